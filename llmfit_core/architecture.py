@@ -1,0 +1,211 @@
+"""`Architecture`: everything llmfit knows of a model family, stated once, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from llmfit_core.roles import SHAPES, Dim, Link
+
+Hparams = Mapping[str, object]
+"""Hyper-parameters under GGUF's key names without the architecture prefix (`attention.head_count`),
+and under Hugging Face's names where GGUF has none (`hidden_act`)."""
+
+
+class _Required:
+    """The default of a config key that has none."""
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = _Required()
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Several roles in one stored tensor, one after the other along `axis` of the stored shape.
+
+    Attributes:
+        roles: In stored order (`Fused(("attn_q", "attn_k", "attn_v"))`).
+        axis: Of one expert's matrix, `[out, in]`: 0 joins outputs.
+    """
+
+    roles: tuple[str, ...]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a stored tensor is, with the facts of its storage.
+
+    Attributes:
+        role: A role, or `Fused`.
+        bias: `True`: a bias always belongs to it; `False`: never; `"optional"`: where the file has one;
+            any other text: the name of an hparam that says so (`attention_bias`).
+        optional: The tensor itself may be absent.
+        when: Only in layers of this kind (see `Architecture.layer_kinds`); empty for all.
+        transposed: Stored `[in, out]` (GPT-2's Conv1D).
+        shift: What has to be added to the stored values (1.0 for Gemma's norms).
+        either_way: Stored as it is or transposed; the shapes decide (fused experts on disk).
+    """
+
+    role: str | Fused
+    bias: bool | str = False
+    optional: bool = False
+    when: str = ""
+    transposed: bool = False
+    shift: float = 0.0
+    either_way: bool = False
+
+
+@dataclass(frozen=True)
+class Reads:
+    """A config key that is consumed: its value becomes the hparam `hparam`.
+
+    Attributes:
+        hparam: The name in `Hparams`.
+        default: What the model class assumes where the key is absent or null; `REQUIRED` for none;
+            `None` where absence means that the hparam does not exist (or that shapes tell it).
+    """
+
+    hparam: str
+    default: object = REQUIRED
+
+
+@dataclass(frozen=True)
+class Asserts:
+    """A config key with the only values under which this table tells the truth.
+
+    Attributes:
+        values: The accepted values; an absent key is accepted.
+        why: What another value would change, for the refusal.
+    """
+
+    values: tuple[object, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Ignores:
+    """A config key that changes nothing in inference.
+
+    Attributes:
+        why: The reason (`training only`).
+    """
+
+    why: str
+
+
+Use = Reads | Asserts | Ignores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """What a graph computes, whatever the config says.
+
+    Attributes:
+        values: The values of the hparam under which the graph computes this checkpoint.
+        why: What the graph does otherwise, for the refusal.
+        unless: `(hparams) -> True` where another value makes no difference for this checkpoint.
+    """
+
+    values: tuple[object, ...]
+    why: str
+    unless: Callable[[Hparams], bool] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A config value that the graph leaves out, yet computes exactly up to so many tokens.
+
+    Attributes:
+        hparam: The hparam whose value is the number of tokens (`attention.sliding_window`).
+        message: For people; `{tokens}` is replaced.
+    """
+
+    hparam: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """The computation that a runtime performs under an architecture name.
+
+    Attributes:
+        format: The exporter's name (`gguf`).
+        name: The name the runtime knows it by (`general.architecture`).
+        engine: The engine whose sources this was read from (`llama.cpp`).
+        keys: Hparams the loader reads, in the order they are written; absent hparams are left out.
+        constants: Keys written with a fixed value, by full or (with a leading dot) architecture-relative name.
+        fixes: By hparam, the values the graph computes.
+        limits: Exact up to so many tokens.
+        rope: Rope types the graph computes exactly for this architecture.
+        rope_rows: `pairs` where the graph's rope takes neighbouring rows ("norm"), `halves` ("neox").
+        rope_factors: The graph loads `rope_freqs.weight` (factors per dimension).
+        merges: Role groups the graph wants as one tensor, by the name it is filed under.
+        spelling: Roles filed under another name than their own.
+        accepts: Roles the graph loads besides those of the table, or `None` for exactly the table's.
+        biases: Roles whose bias the graph loads; `None` for any.
+    """
+
+    format: str
+    name: str
+    engine: str
+    keys: tuple[str, ...]
+    constants: Mapping[str, object] = field(default_factory=dict)
+    fixes: Mapping[str, Fix] = field(default_factory=dict)
+    limits: tuple[Limit, ...] = ()
+    rope: frozenset[str] = frozenset({"default", "linear", "yarn"})
+    rope_rows: Literal["pairs", "halves"] = "halves"
+    rope_factors: bool = False
+    merges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spelling: Mapping[str, str] = field(default_factory=dict)
+    biases: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model family: what its saved tensors mean, what its config says, who feeds whom, what computes it.
+
+    Attributes:
+        name: Unique, lower case (`qwen2`).
+        hf_classes: Values of `architectures` in config.json, canonical spelling first.
+        model_types: Values of `model_type`.
+        tensors: By source name without `.weight` or `.bias`, with `{layer}` and `{expert}` for indices: a
+            role, `Fused`, or a `Slot`. Two patterns of one role are alternatives.
+        config: By config key, what it is for. `DECODER_CONFIG | {...}` is the usual start.
+        wiring: Who feeds whom; an exporter that needs it refuses an empty one.
+        graphs: What computes it elsewhere, in order of preference.
+        shapes: By role, over `llmfit_core.roles.SHAPES`.
+        hparams: Derives further hparams from those read: `(hparams) -> additions`.
+        layer_kinds: `(hparams, layer) -> kinds` that `Slot.when` refers to.
+        waived: By name pattern, tensors that are not needed, with the reason.
+    """
+
+    name: str
+    hf_classes: tuple[str, ...]
+    model_types: tuple[str, ...] = ()
+    tensors: Mapping[str, str | Fused | Slot]
+    config: Mapping[str, Use]
+    wiring: tuple[Link, ...] = ()
+    graphs: tuple[Graph, ...] = ()
+    shapes: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    hparams: Callable[[Hparams], Hparams] | None = None
+    layer_kinds: Callable[[Hparams, int], frozenset[str]] | None = None
+    waived: Mapping[str, str] = field(default_factory=dict)
+
+    def slot(self, pattern: str) -> Slot:
+        """The table's entry as a `Slot`."""
+        entry = self.tensors[pattern]
+        return entry if isinstance(entry, Slot) else Slot(entry)
+
+    def shape_of(self, role: str) -> tuple[Dim, ...] | None:
+        """The role's shape in terms of hparams, or `None` where nothing is stated."""
+        return self.shapes.get(role) or SHAPES.get(role)
+
+
+def slot_roles(slot: Slot) -> tuple[str, ...]:
+    """The roles a slot holds: one, or a fused tensor's several."""
+    return slot.role.roles if isinstance(slot.role, Fused) else (slot.role,)
