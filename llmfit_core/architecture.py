@@ -68,10 +68,12 @@ class Reads:
         hparam: The name in `Hparams`.
         default: What the model class assumes where the key is absent or null; `REQUIRED` for none;
             `None` where absence means that the hparam does not exist (or that shapes tell it).
+        null_is_none: A key that is there with the value null means "none", not the default.
     """
 
     hparam: str
     default: object = REQUIRED
+    null_is_none: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Fix:
     """What a graph computes, whatever the config says.
 
     Attributes:
-        values: The values of the hparam under which the graph computes this checkpoint.
+        values: The values of the hparam under which the graph computes this checkpoint; an absent hparam is `None`.
         why: What the graph does otherwise, for the refusal.
         unless: `(hparams) -> True` where another value makes no difference for this checkpoint.
     """
@@ -138,7 +140,7 @@ class Graph:
         name: The name the runtime knows it by (`general.architecture`).
         engine: The engine whose sources this was read from (`llama.cpp`).
         keys: Hparams the loader reads, in the order they are written; absent hparams are left out.
-        constants: Keys written with a fixed value, by full or (with a leading dot) architecture-relative name.
+        constants: Keys written with a fixed value, architecture-relative (`expert_gating_func`).
         fixes: By hparam, the values the graph computes.
         limits: Exact up to so many tokens.
         rope: Rope types the graph computes exactly for this architecture.
@@ -146,7 +148,7 @@ class Graph:
         rope_factors: The graph loads `rope_freqs.weight` (factors per dimension).
         merges: Role groups the graph wants as one tensor, by the name it is filed under.
         spelling: Roles filed under another name than their own.
-        accepts: Roles the graph loads besides those of the table, or `None` for exactly the table's.
+        needs_head: The graph loads `output.weight` even where it equals the embedding.
         biases: Roles whose bias the graph loads; `None` for any.
     """
 
@@ -163,6 +165,7 @@ class Graph:
     merges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)
     biases: frozenset[str] | None = None
+    needs_head: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,219 @@
+"""Hyper-parameters and the config ledger: every config key is consumed, checked, or known to be irrelevant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmfit_core.architecture import REQUIRED, Architecture, Asserts, Ignores, Reads, Use
+from llmfit_core.config import Config
+from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.rope import Rope, read_rope
+
+_TRAINING = Ignores("training only")
+_SPEED = Ignores("how it runs, not what it computes")
+_GENERATION = Ignores("a default of generation, not of the model")
+_KNOWN_ELSEWHERE = Ignores("read by another part")
+
+COMMON_CONFIG: Mapping[str, Use] = {
+    **dict.fromkeys(
+        (
+            "initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop attn_pdrop residual_dropout "
+            "embedding_dropout hidden_dropout_prob attention_probs_dropout_prob dropout classifier_dropout "
+            "router_aux_loss_coef output_router_logits router_jitter_noise router_z_loss_coef aux_loss_alpha seq_aux "
+            "gradient_checkpointing pretraining_tp use_unpad pruned_heads problem_type finetuning_task label2id "
+            "id2label num_labels num_mtp_layers rescale_prenorm_residual unsloth_version unsloth_fixed training_type"
+        ).split(),
+        _TRAINING,
+    ),
+    **dict.fromkeys(
+        (
+            "use_cache torch_dtype dtype transformers_version _name_or_path _attn_implementation attn_implementation "
+            "_attn_implementation_autoset _flash_attn_2_enabled use_flash_attn use_flash_attention_2 use_bfloat16 "
+            "torchscript return_dict output_attentions output_hidden_states tf_legacy_loss chunk_size_feed_forward "
+            "low_cpu_mem_usage fuse_attn tensor_parallel_size tp_plan base_model_tp_plan pp_plan base_model_pp_plan "
+            "cache_implementation quantization_config_origin is_llama_config transformers.js_config model_max_length "
+            "max_sequence_length keys_to_ignore_at_inference return_dict_in_generate inference_mode _commit_hash"
+        ).split(),
+        _SPEED,
+    ),
+    **dict.fromkeys(
+        (
+            "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id temperature top_k "
+            "top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
+            "min_length max_length max_new_tokens do_sample early_stopping num_beams num_beam_groups diversity_penalty "
+            "num_return_sequences bad_words_ids suppress_tokens begin_suppress_tokens exponential_decay_length_penalty "
+            "forced_bos_token_id forced_eos_token_id remove_invalid_values prefix task_specific_params tokenizer_class"
+        ).split(),
+        _GENERATION,
+    ),
+    **dict.fromkeys(
+        ("architectures model_type auto_map rope_scaling quantization_config use_mtp original_max_position_embeddings "
+         "vision_config audio_config text_config").split(),
+        _KNOWN_ELSEWHERE,
+    ),
+    "is_encoder_decoder": Asserts((False, None), "it would need an encoder"),
+    "is_decoder": Asserts((True, False, None), ""),
+    "add_cross_attention": Asserts((False, None), "cross attention would have its own weights"),
+    "cross_attention_hidden_size": Asserts((None,), "cross attention would have its own weights"),
+    "tie_encoder_decoder": Asserts((False, None), "it would need an encoder"),
+}
+"""Keys that mean the same in every decoder's config."""
+
+DECODER_CONFIG: Mapping[str, Use] = {
+    **COMMON_CONFIG,
+    "hidden_size": Reads("embedding_length"),
+    "num_hidden_layers": Reads("block_count"),
+    "intermediate_size": Reads("feed_forward_length"),
+    "num_attention_heads": Reads("attention.head_count"),
+    "num_key_value_heads": Reads("attention.head_count_kv", None),
+    "head_dim": Reads("attention.key_length", None),
+    "max_position_embeddings": Reads("context_length"),
+    "rms_norm_eps": Reads("attention.layer_norm_rms_epsilon", 1e-6),
+    "vocab_size": Reads("vocab_size", None),
+    "hidden_act": Reads("hidden_act", "silu"),
+    "tie_word_embeddings": Reads("tie_word_embeddings", False),
+    "rope_theta": Reads("rope.freq_base", 10000.0),
+    "partial_rotary_factor": Reads("partial_rotary_factor", 1.0),
+}
+"""The keys of a decoder with rope and RMS norms, to be extended with `|`."""
+
+_INTEGERS = frozenset(
+    {
+        "embedding_length",
+        "block_count",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "context_length",
+        "vocab_size",
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "expert_shared_feed_forward_length",
+        "attention.sliding_window",
+    }
+)
+MAX_INTEGER = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigLedger:
+    """What became of the config.
+
+    Attributes:
+        hparams: What was read, under GGUF's key names.
+        rope: The rotary embedding.
+        consumed: Config key to hparam.
+        keys: Hparam to config key, for messages.
+        asserted: Keys whose value was checked.
+        ignored: Keys known to be irrelevant.
+        unknown: Keys nobody knows.
+        events: Unknown keys, assumed values.
+    """
+
+    hparams: Mapping[str, object]
+    rope: Rope
+    consumed: Mapping[str, str]
+    keys: Mapping[str, str]
+    asserted: tuple[str, ...]
+    ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
+    events: tuple[Event, ...]
+
+
+def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
+    """Read a config by an architecture's table.
+
+    Raises:
+        SourceError: `config-key-missing`, `config-key-invalid`.
+        UnsupportedError: `config-value`: an asserted key has another value.
+    """
+    hparams: dict[str, object] = {}
+    keys: dict[str, str] = {}
+    consumed: dict[str, str] = {}
+    asserted, ignored, unknown = [], [], []
+    events: list[Event] = []
+    for key, value in config.values.items():
+        use = architecture.config.get(key)
+        if use is None:
+            if not key.startswith("_"):
+                unknown.append(key)
+        elif isinstance(use, Ignores):
+            ignored.append(key)
+        elif isinstance(use, Asserts):
+            asserted.append(key)
+            if value not in use.values:
+                raise UnsupportedError(
+                    "config-value",
+                    f"{key} in config.json is {value!r}: {use.why}",
+                    "There is no table for this variant; a plugin may add one under a class name of its own.",
+                )
+        else:
+            consumed[key] = use.hparam
+            if value is not None:
+                hparams[use.hparam] = _checked(key, use.hparam, value)
+                keys[use.hparam] = key
+    for key, use in architecture.config.items():
+        if isinstance(use, Reads) and use.hparam not in hparams:
+            if use.null_is_none and key in config.values:
+                keys.setdefault(use.hparam, key)
+                continue
+            if use.default is REQUIRED:
+                raise SourceError(
+                    "config-key-missing",
+                    f"config.json lacks {key}, which {architecture.hf_classes[0]} needs",
+                    f"Add {key} to config.json, as the model's authors published it.",
+                )
+            if use.default is not None:
+                hparams[use.hparam] = use.default
+            keys.setdefault(use.hparam, key)
+    events += [
+        Event(
+            code="unknown-config-key",
+            message=f"config.json has the key {key}, which nobody here knows; it may change what is computed",
+            subject=key,
+        )
+        for key in unknown
+    ]
+    scaling = config.values.get("rope_scaling")
+    rope, said = read_rope(
+        scaling if isinstance(scaling, Mapping) else {},
+        context=int(hparams.get("context_length", 0) or 0),  # type: ignore[call-overload]
+        outer_original=config.values.get("original_max_position_embeddings"),
+        has_outer="original_max_position_embeddings" in config.values,
+    )
+    return ConfigLedger(
+        hparams=hparams,
+        rope=rope,
+        consumed=consumed,
+        keys=keys,
+        asserted=tuple(asserted),
+        ignored=tuple(ignored),
+        unknown=tuple(unknown),
+        events=(*events, *said),
+    )
+
+
+def _checked(key: str, hparam: str, value: object) -> object:
+    if hparam in _INTEGERS:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_INTEGER:
+            raise SourceError(
+                "config-key-invalid",
+                f"{key} in config.json is {value!r}, not a count below 2^31",
+                "Correct it, as the model's authors published it.",
+            )
+        if value == 0 and hparam in ("embedding_length", "block_count", "attention.head_count", "context_length"):
+            raise SourceError("config-key-invalid", f"{key} in config.json is 0", "Correct config.json.")
+    elif hparam.endswith(("epsilon", "freq_base")):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
+            raise SourceError(
+                "config-key-invalid", f"{key} in config.json is {value!r}, not a positive number", "Correct config.json."
+            )
+        return float(value)
+    return value

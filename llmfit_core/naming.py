@@ -1,0 +1,150 @@
+"""Tensor names: matching them to an architecture's patterns, and freeing them of wrappers' prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from llmfit_core.errors import SourceError
+from llmfit_core.events import Event
+
+PARTS = ("weight", "bias", "scale")
+_WRAPPERS = (
+    ("_orig_mod.", ""),
+    ("module.", ""),
+    ("base_model.model.", ""),
+    ("language_model.model.", "model."),
+    ("model.language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.", ""),
+    ("model.text_model.", "model."),
+    ("thinker.model.", "model."),
+    ("thinker.", ""),
+)
+_INDEX = re.compile(r"\{(layer|expert)\}")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A name taken apart by a pattern."""
+
+    pattern: str
+    part: str
+    layer: int | None
+    expert: int | None
+
+
+class Patterns:
+    """An architecture's patterns, ready to match names in constant time.
+
+    Numbers between dots become `#`; a pattern is found by that shape, and its own literal numbers, if it
+    has any, are compared afterwards.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._by_shape: dict[str, list[tuple[str, list[str]]]] = {}
+        for pattern in patterns:
+            pieces = pattern.split(".")
+            shape = ".".join("#" if p.isdigit() or _INDEX.fullmatch(p) else p for p in pieces)
+            indices = [p for p in pieces if p.isdigit() or _INDEX.fullmatch(p)]
+            self._by_shape.setdefault(shape, []).append((pattern, indices))
+
+    def match(self, name: str) -> Match | None:
+        """The pattern that `name` fits, bare or with `.weight`, `.bias` or `.scale` behind it."""
+        stem, _, last = name.rpartition(".")
+        if last in PARTS:
+            found = self._find(stem, last)
+            if found:
+                return found
+        return self._find(name, "weight")
+
+    def _find(self, stem: str, part: str) -> Match | None:
+        pieces = stem.split(".")
+        numbers = [p for p in pieces if p.isdigit()]
+        shape = ".".join("#" if p.isdigit() else p for p in pieces)
+        for pattern, indices in self._by_shape.get(shape, ()):
+            values: dict[str, int] = {}
+            for want, have in zip(indices, numbers, strict=True):
+                if want.isdigit():
+                    if want != have:
+                        break
+                elif len(have) > 6 or str(int(have)) != have:
+                    break
+                else:
+                    values[want[1:-1]] = int(have)
+            else:
+                return Match(pattern, part, values.get("layer"), values.get("expert"))
+        return None
+
+
+def unwrap(names: Iterable[str], patterns: Patterns) -> tuple[dict[str, str], tuple[Event, ...]]:
+    """Canonical names by source name: wrappers' prefixes gone, a missing `model.` added, where that makes a match.
+
+    Raises:
+        SourceError: `colliding-names` where two source names become one.
+    """
+    out: dict[str, str] = {}
+    changes: Counter[str] = Counter()
+    for name in names:
+        plain, note = _unwrap_one(name, patterns)
+        out[name] = plain
+        if note:
+            changes[note] += 1
+    seen: dict[str, str] = {}
+    for name, plain in out.items():
+        if plain in seen:
+            raise SourceError(
+                "colliding-names",
+                f"tensors {seen[plain]} and {name} are both {plain} once wrapper prefixes are removed",
+                "Remove the copy that does not belong to the model.",
+            )
+        seen[plain] = name
+    events = tuple(
+        Event(code="prefix-normalised", message=f"{note} in {count} tensor names", severity="info", subject=note)
+        for note, count in sorted(changes.items())
+    )
+    return out, events
+
+
+def _unwrap_one(name: str, patterns: Patterns) -> tuple[str, str]:
+    if patterns.match(name):
+        return name, ""
+    plain, removed = name.replace("._orig_mod.", "."), []
+    if plain != name:
+        removed.append("_orig_mod.")
+    for _ in range(4):
+        if patterns.match(plain):
+            break
+        for prefix, instead in _WRAPPERS:
+            if plain.startswith(prefix):
+                plain = instead + plain[len(prefix) :]
+                removed.append(prefix)
+                break
+        else:
+            break
+    if patterns.match(plain):
+        return plain, "prefix " + " ".join(f"'{p}'" for p in dict.fromkeys(removed)) + " removed"
+    for prefix in ("model.", "transformer."):
+        if patterns.match(prefix + plain):
+            lost = "prefix " + " ".join(f"'{p}'" for p in dict.fromkeys(removed)) + " removed and " if removed else ""
+            return prefix + plain, f"{lost}prefix '{prefix}' added"
+    return name, ""
+
+
+def source_name(pattern: str, layer: int | None, expert: int | None, part: str = "weight") -> str:
+    """The name a pattern stands for; a fused pattern that names no part gets none where it is stored bare."""
+    name = pattern
+    if layer is not None:
+        name = name.replace("{layer}", str(layer))
+    if expert is not None:
+        name = name.replace("{expert}", str(expert))
+    return f"{name}.{part}"
+
+
+def first_missing(wanted: Mapping[str, str]) -> str:
+    """A readable sample of missing names: the first three and a count."""
+    names = list(wanted)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,142 @@
+"""Which plugins are installed, which of them are wanted, and which of them fit this core: nothing is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from llmfit_core.events import Event
+from llmfit_core.plugin_loading import CORE, GROUP, Found, describe, nearest
+from llmfit_core.plugin_record import PluginId, PluginRecord, normalized
+
+
+def installed() -> tuple[list[Found], list[PluginRecord]]:
+    """Every entry point of the group, and records of distributions whose metadata cannot be read.
+
+    The distributions are walked here, one by one: `importlib.metadata.entry_points()` raises as a whole
+    where a single distribution, even an unrelated one, has a damaged `entry_points.txt`.
+    """
+    found: list[Found] = []
+    broken: list[PluginRecord] = []
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        name = ""
+        try:
+            text = distribution.read_text("entry_points.txt")
+            if not text or GROUP not in text:
+                continue
+            name = distribution.metadata["Name"] or ""
+            if not name or normalized(name) in seen:
+                continue
+            seen.add(normalized(name))
+            found += of_distribution(distribution)
+        except Exception as error:
+            who = PluginId(name=name or "?", distribution=name or _file_name(distribution), version="")
+            broken.append(PluginRecord(id=who, status="failed", reason=f"metadata cannot be read: {describe(error)}"))
+    return found, broken
+
+
+def of_distribution(distribution: importlib.metadata.Distribution) -> list[Found]:
+    """The group's entry points of one distribution."""
+    points = distribution.entry_points.select(group=GROUP)
+    requires = tuple(distribution.requires or ())
+    return [
+        Found(
+            id=PluginId(name=point.name, distribution=distribution.metadata["Name"], version=distribution.version),
+            entry_point=point,
+            requires=requires,
+        )
+        for point in points
+    ]
+
+
+def _file_name(distribution: importlib.metadata.Distribution) -> str:
+    return str(getattr(getattr(distribution, "_path", None), "name", "?"))
+
+
+def core_version() -> str:
+    """The installed core's version; empty where it runs from a folder without metadata."""
+    try:
+        return importlib.metadata.version(CORE)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def incompatibility(found: Found, core: str) -> str:
+    """Why a plugin's own metadata rules out this core; empty where it does not."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in found.requires:
+        if CORE.partition("-")[0] not in text.lower():
+            continue
+        try:
+            requirement = Requirement(text)
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        except (InvalidRequirement, ValueError):
+            continue
+        if normalized(requirement.name) != CORE or not applies:
+            continue
+        if core and not requirement.specifier.contains(core, prereleases=True):
+            return f"needs {CORE}{requirement.specifier}, and {core} is installed"
+    return ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What `LLMFIT_PLUGINS` asks for.
+
+    Attributes:
+        text: The variable's value.
+        only: Load nothing else; `None` for all.
+        without: Do not load these.
+    """
+
+    text: str = ""
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def blocks(self, who: PluginId) -> bool:
+        """Whether the plugin is left out, by its own name or its distribution's."""
+        names = {normalized(who.name), normalized(who.distribution)}
+        return bool(names & self.without) or (self.only is not None and not names & self.only)
+
+    def unknown(self, found: Iterable[PluginId]) -> tuple[Event, ...]:
+        """An event for each name in it that no installed plugin has."""
+        names = {n for who in found for n in (normalized(who.name), normalized(who.distribution))}
+        return tuple(
+            Event(
+                code="unknown-plugin-name",
+                message=f"LLMFIT_PLUGINS names {name!r}, which is not installed"
+                + "".join(f"; did you mean {n!r}?" for n in nearest(name, names, 1)),
+                subject=name,
+            )
+            for name in sorted((self.without | (self.only or frozenset())) - names)
+        )
+
+
+def selection(env: Mapping[str, str]) -> Selection:
+    """Read `LLMFIT_PLUGINS`: `none`; `a,b` for only these; `-c` for all but these; empty for all."""
+    text = env.get("LLMFIT_PLUGINS", "").strip()
+    words = [w.strip() for w in text.split(",") if w.strip()]
+    if [w.lower() for w in words] == ["none"]:
+        return Selection(text, only=frozenset())
+    without = frozenset(normalized(w[1:]) for w in words if w.startswith("-"))
+    only = frozenset(normalized(w) for w in words if not w.startswith("-"))
+    return Selection(text, only=only or None, without=without)
+
+
+def check_before_import(core: str, chosen: Selection) -> Callable[[Found], PluginRecord | None]:
+    """A function that gives the record of a plugin that is not to be imported, or `None`."""
+
+    def check(found: Found) -> PluginRecord | None:
+        value = found.entry_point.value
+        if chosen.blocks(found.id):
+            reason = f"left out by LLMFIT_PLUGINS={chosen.text}"
+            return PluginRecord(id=found.id, status="blocked", reason=reason, entry_point=value)
+        reason = incompatibility(found, core)
+        if reason:
+            return PluginRecord(id=found.id, status="incompatible", reason=reason, entry_point=value)
+        return None
+
+    return check

@@ -1,0 +1,226 @@
+"""Rotary position embeddings as data, and the frequencies each kind means.
+
+The formulas are those of transformers' `modeling_rope_utils`, which defines what a checkpoint means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.events import Event
+
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope:
+    """What a config says of rope, with every default made explicit.
+
+    Attributes:
+        type: One of `ROPE_TYPES`.
+        factor: By how much the context was extended; 1 for none.
+        original_context: Tokens of context before the extension; 0 where it plays no part.
+        attention_factor: Factor on cosine and sine.
+        beta_fast: yarn: rotations above which a dimension is left alone.
+        beta_slow: yarn: rotations below which a dimension is interpolated.
+        truncate: yarn: the correction range is rounded to whole dimensions.
+        low_freq_factor: llama3.
+        high_freq_factor: llama3.
+        short_factor: longrope: per-dimension factors up to the original context.
+        long_factor: longrope: per-dimension factors beyond it.
+    """
+
+    type: str = "default"
+    factor: float = 1.0
+    original_context: int = 0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+
+
+def read_rope(
+    scaling: Mapping[str, object], *, context: int, outer_original: object, has_outer: bool
+) -> tuple[Rope, tuple[Event, ...]]:
+    """The rope of a normalised config.
+
+    Args:
+        scaling: The keys of `rope_scaling` or `rope_parameters` without base and partial factor.
+        context: `max_position_embeddings`.
+        outer_original: A top-level `original_max_position_embeddings`, which wins over the inner one.
+        has_outer: Whether there is one.
+
+    Raises:
+        SourceError: `rope-key-missing` or `rope-key-invalid`.
+        UnsupportedError: `unknown-rope-type`.
+    """
+    events: list[Event] = []
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = {"su": "longrope", None: "default"}.get(kind, kind)  # type: ignore[arg-type]
+    if kind not in ROPE_TYPES:
+        raise UnsupportedError(
+            "unknown-rope-type",
+            f"config.json names the rope type {kind!r}, which is none of {', '.join(ROPE_TYPES)}",
+            "Correct rope_scaling or rope_parameters; a new kind of rope needs a newer llmfit-core.",
+        )
+    if kind == "default":
+        return Rope(), ()
+
+    def number(key: str, default: float | None = None) -> float:
+        value = scaling.get(key)
+        if value is None:
+            if default is None:
+                raise SourceError(
+                    "rope-key-missing",
+                    f"rope type {kind} in config.json lacks its key {key}",
+                    f"Add {key} to rope_scaling or rope_parameters, as the model's authors published it.",
+                )
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+            raise SourceError(
+                "rope-key-invalid",
+                f"rope key {key} in config.json is {value!r}, not a positive number",
+                "Correct rope_scaling or rope_parameters.",
+            )
+        return float(value)
+
+    inner = scaling.get("original_max_position_embeddings")
+    if has_outer and outer_original is not None:
+        original = int(number_of(outer_original, "original_max_position_embeddings"))
+    elif inner is not None:
+        original = int(number("original_max_position_embeddings"))
+    else:
+        original = context
+        if kind == "llama3":
+            number("original_max_position_embeddings")
+        if kind in ("yarn", "longrope"):
+            events.append(
+                Event(
+                    code="rope-original-context-assumed",
+                    message=f"{kind} without original_max_position_embeddings: max_position_embeddings "
+                    f"({context}) is taken for it, as transformers does",
+                    severity="fallback",
+                    subject="original_max_position_embeddings",
+                )
+            )
+    if kind == "linear":
+        return Rope(type=kind, factor=number("factor")), ()
+    if kind == "dynamic":
+        limit = min(original, context) if inner is not None else context
+        return Rope(type=kind, factor=number("factor"), original_context=limit), ()
+    if kind == "llama3":
+        low, high = number("low_freq_factor"), number("high_freq_factor")
+        if high <= low:
+            raise SourceError(
+                "rope-key-invalid",
+                f"rope key high_freq_factor ({high:g}) in config.json does not exceed low_freq_factor ({low:g})",
+                "Correct rope_scaling or rope_parameters.",
+            )
+        rope = Rope(
+            type=kind, factor=number("factor"), original_context=original, low_freq_factor=low, high_freq_factor=high
+        )
+        return rope, tuple(events)
+    extension = max(1.0, context / original)
+    if kind == "longrope":
+        factor = number("factor", extension)
+        default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        rope = Rope(
+            type=kind,
+            factor=factor,
+            original_context=original,
+            attention_factor=number("attention_factor", default),
+            short_factor=_factors(scaling, "short_factor"),
+            long_factor=_factors(scaling, "long_factor"),
+        )
+        return rope, tuple(events)
+    factor = number("factor", extension)
+    mscale, all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if mscale and all_dim:
+        default = yarn_mscale(factor, number("mscale")) / yarn_mscale(factor, number("mscale_all_dim"))
+    else:
+        default = yarn_mscale(factor)
+    rope = Rope(
+        type="yarn",
+        factor=factor,
+        original_context=original,
+        attention_factor=number("attention_factor", default),
+        beta_fast=number("beta_fast", 32.0),
+        beta_slow=number("beta_slow", 1.0),
+        truncate=scaling.get("truncate", True) is not False,
+    )
+    return rope, tuple(events)
+
+
+def number_of(value: object, key: str) -> float:
+    """A positive number from config.json, or `SourceError`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise SourceError(
+            "rope-key-invalid", f"{key} in config.json is {value!r}, not a positive number", "Correct config.json."
+        )
+    return float(value)
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """yarn's attention factor: `0.1 * mscale * ln(factor) + 1`, 1 without extension (arXiv 2309.00071)."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def inverse_frequencies(base: float, dims: int) -> list[float]:
+    """`base ** (-2 i / dims)` for each pair `i` of `dims` rotated dimensions."""
+    return [base ** (-2.0 * i / dims) for i in range(dims // 2)]
+
+
+def llama3_factors(rope: Rope, base: float, dims: int) -> list[float]:
+    """By how much each pair's frequency is divided under llama3 scaling (Llama 3.1's own formula)."""
+    low_wave = rope.original_context / rope.low_freq_factor
+    high_wave = rope.original_context / rope.high_freq_factor
+    out = []
+    for frequency in inverse_frequencies(base, dims):
+        wave = 2 * math.pi / frequency
+        if wave < high_wave:
+            out.append(1.0)
+        elif wave > low_wave:
+            out.append(rope.factor)
+        else:
+            smooth = (rope.original_context / wave - rope.low_freq_factor) / (
+                rope.high_freq_factor - rope.low_freq_factor
+            )
+            out.append(1.0 / ((1 - smooth) / rope.factor + smooth))
+    return out
+
+
+def yarn_factors(rope: Rope, base: float, dims: int) -> list[float]:
+    """By how much each pair's frequency is divided under yarn (arXiv 2309.00071, section 3.2)."""
+
+    def dimension(rotations: float) -> float:
+        return dims * math.log(rope.original_context / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    if low == high:
+        high += 0.001
+    out = []
+    for i in range(dims // 2):
+        keep = 1 - min(1.0, max(0.0, (i - low) / (high - low)))
+        out.append(1.0 / ((1 - keep) / rope.factor + keep))
+    return out
+
+
+def _factors(scaling: Mapping[str, object], key: str) -> tuple[float, ...]:
+    values = scaling.get(key)
+    if not isinstance(values, (list, tuple)) or not values:
+        raise SourceError(
+            "rope-key-missing",
+            f"rope type longrope in config.json lacks its list {key}",
+            f"Add {key}, as the model's authors published it.",
+        )
+    return tuple(number_of(v, key) for v in values)

@@ -1,0 +1,277 @@
+"""Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE, stated once as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmfit_core import (
+    DECODER_CONFIG,
+    PRE_NORM_DECODER,
+    Architecture,
+    Fix,
+    Fused,
+    Graph,
+    Limit,
+    Reads,
+    Role,
+    Slot,
+    hookimpl,
+)
+
+NORMS_AND_ENDS = {
+    "model.embed_tokens": Role.EMBED,
+    "model.layers.{layer}.input_layernorm": Role.ATTN_NORM,
+    "model.layers.{layer}.post_attention_layernorm": Role.FFN_NORM,
+    "model.norm": Role.OUTPUT_NORM,
+    "lm_head": Slot(Role.HEAD, optional=True),
+}
+
+# Qwen2 always has biases on q, k and v, and none on o; Qwen3 normally has none at all.
+ATTENTION_2 = {
+    "model.layers.{layer}.self_attn.q_proj": Slot(Role.ATTN_Q, bias=True),
+    "model.layers.{layer}.self_attn.k_proj": Slot(Role.ATTN_K, bias=True),
+    "model.layers.{layer}.self_attn.v_proj": Slot(Role.ATTN_V, bias=True),
+    "model.layers.{layer}.self_attn.o_proj": Role.ATTN_OUT,
+}
+ATTENTION_2_MOE = ATTENTION_2 | {
+    f"model.layers.{{layer}}.self_attn.{x}_proj": Slot(role, bias="qkv_bias")
+    for x, role in (("q", Role.ATTN_Q), ("k", Role.ATTN_K), ("v", Role.ATTN_V))
+}
+ATTENTION_3 = {
+    "model.layers.{layer}.self_attn.q_proj": Slot(Role.ATTN_Q, bias="attention_bias"),
+    "model.layers.{layer}.self_attn.k_proj": Slot(Role.ATTN_K, bias="attention_bias"),
+    "model.layers.{layer}.self_attn.v_proj": Slot(Role.ATTN_V, bias="attention_bias"),
+    "model.layers.{layer}.self_attn.o_proj": Slot(Role.ATTN_OUT, bias="attention_bias"),
+    "model.layers.{layer}.self_attn.q_norm": Role.ATTN_Q_NORM,
+    "model.layers.{layer}.self_attn.k_norm": Role.ATTN_K_NORM,
+}
+
+DENSE = {
+    "model.layers.{layer}.mlp.gate_proj": Slot(Role.FFN_GATE, when="dense"),
+    "model.layers.{layer}.mlp.up_proj": Slot(Role.FFN_UP, when="dense"),
+    "model.layers.{layer}.mlp.down_proj": Slot(Role.FFN_DOWN, when="dense"),
+}
+
+# Experts one by one, as transformers saves them, and as one tensor, as some checkpoints hold them.
+EXPERTS = {
+    "model.layers.{layer}.mlp.gate": Slot(Role.FFN_ROUTER, when="mixed"),
+    "model.layers.{layer}.mlp.experts.{expert}.gate_proj": Slot(Role.FFN_GATE_EXPS, when="mixed"),
+    "model.layers.{layer}.mlp.experts.{expert}.up_proj": Slot(Role.FFN_UP_EXPS, when="mixed"),
+    "model.layers.{layer}.mlp.experts.{expert}.down_proj": Slot(Role.FFN_DOWN_EXPS, when="mixed"),
+    "model.layers.{layer}.mlp.experts.gate_up_proj": Slot(
+        Fused((Role.FFN_GATE_EXPS, Role.FFN_UP_EXPS)), when="mixed", either_way=True
+    ),
+    "model.layers.{layer}.mlp.experts.down_proj": Slot(Role.FFN_DOWN_EXPS, when="mixed", either_way=True),
+}
+SHARED_EXPERT = {
+    "model.layers.{layer}.mlp.shared_expert.gate_proj": Slot(Role.FFN_GATE_SHEXP, when="mixed"),
+    "model.layers.{layer}.mlp.shared_expert.up_proj": Slot(Role.FFN_UP_SHEXP, when="mixed"),
+    "model.layers.{layer}.mlp.shared_expert.down_proj": Slot(Role.FFN_DOWN_SHEXP, when="mixed"),
+    "model.layers.{layer}.mlp.shared_expert_gate": Slot(Role.FFN_SHARED_ROUTER, when="mixed"),
+}
+
+RECOMPUTED = {
+    "model.layers.{layer}.self_attn.rotary_emb.inv_freq": "recomputed from config.json",
+    "model.rotary_emb.inv_freq": "recomputed from config.json",
+}
+
+
+def dense(_hparams: Mapping[str, Any], _layer: int) -> frozenset[str]:
+    """Every layer is dense."""
+    return frozenset({"dense"})
+
+
+def sparse_by_step(hparams: Mapping[str, Any], layer: int) -> frozenset[str]:
+    """Layers are mixed at every `decoder_sparse_step`, but for those of `mlp_only_layers`."""
+    mixed = (
+        layer not in (hparams.get("mlp_only_layers") or ())
+        and hparams["expert_count"] > 0
+        and (layer + 1) % hparams["decoder_sparse_step"] == 0
+    )
+    return frozenset({"mixed" if mixed else "dense"})
+
+
+def window(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """The sliding window, if any layer uses it (transformers' own rule)."""
+    size = hparams.get("sliding_window")
+    if not hparams.get("use_sliding_window") or not size:
+        return {}
+    kinds = hparams.get("layer_types")
+    if kinds is not None and "sliding_attention" not in kinds:
+        return {}
+    if kinds is None and hparams.get("window_from_layer", 0) >= hparams["block_count"]:
+        return {}
+    return {"attention.sliding_window": size}
+
+
+def mixture(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """The window, and whether every layer is mixed."""
+    layers = range(hparams["block_count"])
+    return window(hparams) | {"all_layers_mixed": all("mixed" in sparse_by_step(hparams, i) for i in layers)}
+
+
+WINDOW_CONFIG = {
+    "use_sliding_window": Reads("use_sliding_window", False),
+    "sliding_window": Reads("sliding_window", 4096, null_is_none=True),
+    "max_window_layers": Reads("window_from_layer", 28),
+    "layer_types": Reads("layer_types", None),
+}
+MIXTURE_CONFIG = {
+    "intermediate_size": Reads("feed_forward_length", None),
+    "num_experts": Reads("expert_count"),
+    "num_experts_per_tok": Reads("expert_used_count"),
+    "moe_intermediate_size": Reads("expert_feed_forward_length"),
+    "norm_topk_prob": Reads("norm_topk_prob", False),
+    "decoder_sparse_step": Reads("decoder_sparse_step", 1),
+    "mlp_only_layers": Reads("mlp_only_layers", None),
+}
+
+KEYS = (
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "rope.freq_base",
+    "attention.layer_norm_rms_epsilon",
+    "attention.key_length",
+    "attention.value_length",
+    "expert_count",
+    "expert_used_count",
+    "expert_feed_forward_length",
+    "expert_shared_feed_forward_length",
+)
+SILU = Fix(values=("silu", "swish"), why="the graph applies SiLU")
+WHOLE_HEADS = Fix(values=(1.0, 1), why="the graph rotates whole heads")
+QKV = frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V})
+
+
+def graph(name: str, **more: Any) -> Graph:
+    """A graph of llama.cpp's Qwen family; none of them knows a sliding window or loads rope factors."""
+    fixes = {"hidden_act": SILU, "partial_rotary_factor": WHOLE_HEADS} | more.pop("fixes", {})
+    return Graph(
+        format="gguf",
+        name=name,
+        engine="llama.cpp",
+        keys=KEYS,
+        fixes=fixes,
+        limits=(
+            Limit(
+                hparam="attention.sliding_window",
+                message=f"the {name} graph knows no sliding window: exact up to {{tokens}} tokens",
+            ),
+        ),
+        rope=frozenset({"default", "linear", "yarn", "dynamic"}),
+        biases=QKV,
+        **more,
+    )
+
+
+def all_experts_used(hparams: Mapping[str, Any]) -> bool:
+    """With every expert in use the softmax already adds up to one, and normalising changes nothing."""
+    return bool(hparams["expert_used_count"] == hparams["expert_count"])
+
+
+def square_attention(hparams: Mapping[str, Any]) -> bool:
+    """Heads times head size is the model's width."""
+    return bool(hparams["attention.head_count"] * hparams["attention.key_length"] == hparams["embedding_length"])
+
+
+def square(name: str) -> Fix:
+    """The refusal of heads that do not fill the width."""
+    return Fix(
+        values=(None,), why=f"the {name} graph wants heads times head size to be the width", unless=square_attention
+    )
+
+
+QWEN2 = Architecture(
+    name="qwen2",
+    hf_classes=("Qwen2ForCausalLM",),
+    model_types=("qwen2",),
+    tensors=NORMS_AND_ENDS | ATTENTION_2 | DENSE,
+    config=DECODER_CONFIG | WINDOW_CONFIG,
+    wiring=PRE_NORM_DECODER,
+    graphs=(graph("qwen2", fixes={"attention.key_length": square("qwen2")}),),
+    hparams=window,
+    layer_kinds=dense,
+    waived=RECOMPUTED,
+)
+
+QWEN2_MOE = Architecture(
+    name="qwen2moe",
+    hf_classes=("Qwen2MoeForCausalLM",),
+    model_types=("qwen2_moe",),
+    tensors=NORMS_AND_ENDS | ATTENTION_2_MOE | DENSE | EXPERTS | SHARED_EXPERT,
+    config=DECODER_CONFIG
+    | WINDOW_CONFIG
+    | MIXTURE_CONFIG
+    | {
+        "shared_expert_intermediate_size": Reads("expert_shared_feed_forward_length"),
+        "qkv_bias": Reads("qkv_bias", True),
+    },
+    wiring=PRE_NORM_DECODER,
+    graphs=(
+        graph(
+            "qwen2moe",
+            fixes={
+                "attention.key_length": square("qwen2moe"),
+                "norm_topk_prob": Fix(
+                    values=(False,),
+                    why="the qwen2moe graph never normalises the chosen experts' weights",
+                    unless=all_experts_used,
+                ),
+                "all_layers_mixed": Fix(values=(True,), why="the qwen2moe graph wants experts in every layer"),
+            },
+            needs_head=True,
+        ),
+    ),
+    hparams=mixture,
+    layer_kinds=sparse_by_step,
+    waived=RECOMPUTED,
+)
+
+QWEN3 = Architecture(
+    name="qwen3",
+    hf_classes=("Qwen3ForCausalLM",),
+    model_types=("qwen3",),
+    tensors=NORMS_AND_ENDS | ATTENTION_3 | DENSE,
+    config=DECODER_CONFIG | WINDOW_CONFIG | {"attention_bias": Reads("attention_bias", False)},
+    wiring=PRE_NORM_DECODER,
+    graphs=(graph("qwen3"),),
+    hparams=window,
+    layer_kinds=dense,
+    waived=RECOMPUTED,
+)
+
+QWEN3_MOE = Architecture(
+    name="qwen3moe",
+    hf_classes=("Qwen3MoeForCausalLM",),
+    model_types=("qwen3_moe",),
+    tensors=NORMS_AND_ENDS | ATTENTION_3 | DENSE | EXPERTS,
+    config=DECODER_CONFIG | WINDOW_CONFIG | MIXTURE_CONFIG | {"attention_bias": Reads("attention_bias", False)},
+    wiring=PRE_NORM_DECODER,
+    graphs=(
+        graph(
+            "qwen3moe",
+            fixes={
+                "norm_topk_prob": Fix(
+                    values=(True,),
+                    why="the qwen3moe graph always normalises the chosen experts' weights",
+                    unless=all_experts_used,
+                ),
+                "all_layers_mixed": Fix(values=(True,), why="the qwen3moe graph wants experts in every layer"),
+            },
+        ),
+    ),
+    hparams=mixture,
+    layer_kinds=sparse_by_step,
+    waived=RECOMPUTED,
+)
+
+
+@hookimpl
+def llmfit_architectures() -> Iterable[Architecture]:
+    """The four families."""
+    return (QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE)
