@@ -30,14 +30,14 @@ class GgufFile:
         alignment: Of the tensors' bytes.
         kv: By key; of a split model the first part's.
         tensors: By name, in the order of parts and files.
-        paths: The files, in order.
+        files: The files, in order.
     """
 
     version: int
     alignment: int
     kv: dict[str, KV]
     tensors: dict[str, GgufTensor]
-    paths: tuple[Path, ...]
+    files: tuple[Path, ...]
 
 
 def read_gguf(path: Path) -> GgufFile:
@@ -51,7 +51,7 @@ def read_gguf(path: Path) -> GgufFile:
     number, count = _split(given, path)
     if count <= 1:
         return GgufFile(
-            version=given.version, alignment=given.alignment, kv=given.kv, tensors=given.tensors, paths=(path,)
+            version=given.version, alignment=given.alignment, kv=given.kv, tensors=given.tensors, files=(path,)
         )
     match = _PART.fullmatch(path.name)
     if match is None or int(match["count"]) != count or int(match["number"]) != number + 1:
@@ -89,7 +89,7 @@ def _join(paths: list[Path], parts: list[GgufPart], count: int) -> GgufFile:
         alignment=parts[0].alignment,
         kv=parts[0].kv,
         tensors=tensors,
-        paths=tuple(paths),
+        files=tuple(paths),
     )
 
 
