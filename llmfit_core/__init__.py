@@ -17,6 +17,7 @@ from llmfit_core.architecture import (
     Reads,
     Slot,
 )
+from llmfit_core.declarations import Diagnosis, Packaged, Packager, TokenizerReader, Transform
 from llmfit_core.decode import Decoder
 from llmfit_core.errors import (
     LaunchError,
@@ -35,6 +36,7 @@ from llmfit_core.hparams import COMMON_CONFIG, DECODER_CONFIG
 from llmfit_core.plan import Artifact, Plan, Recipe
 from llmfit_core.roles import PRE_NORM_DECODER, SHAPES, Link, Role
 from llmfit_core.runtime import Capabilities, Generated, LaunchOptions, LaunchPlan, Probe, Runtime
+from llmfit_core.tokenizer.vocab import TokenType, Vocab
 
 __version__ = "0.1.0"
 
@@ -49,6 +51,7 @@ __all__ = [
     "Asserts",
     "Capabilities",
     "Decoder",
+    "Diagnosis",
     "Event",
     "Exporter",
     "Fix",
@@ -63,6 +66,8 @@ __all__ = [
     "Link",
     "LlmfitError",
     "OutputError",
+    "Packaged",
+    "Packager",
     "Plan",
     "PluginError",
     "Probe",
@@ -74,7 +79,11 @@ __all__ = [
     "Slot",
     "SourceError",
     "StrictError",
+    "TokenType",
+    "TokenizerReader",
+    "Transform",
     "UnsupportedError",
     "VerificationError",
+    "Vocab",
     "hookimpl",
 ]

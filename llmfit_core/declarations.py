@@ -5,24 +5,22 @@ Small frozen values, like those. Their callables are called late and may import 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmfit_core.events import Event
-from llmfit_core.runtime import Probe
-
 if TYPE_CHECKING:
+    from llmfit_core.events import Event
     from llmfit_core.model import Model
-    from llmfit_core.tensors import TensorRef
+    from llmfit_core.runtime import Probe
     from llmfit_core.tokenizer.vocab import Vocab
 
 SideFiles = Mapping[str, Path]
 """The small files beside the weights, by plain file name (`tokenizer.json`, `vocab.txt`)."""
 
 Config = Mapping[str, object]
-"""The content of config.json, text part, as normalised by llmfit."""
+"""The values of config.json, text part, as normalised by llmfit (`Checkpoint.config.values`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +51,15 @@ class Transform:
         name: Unique and stable; plans and manifests name it (`falcon-qkv-interleaved`).
         architecture: The name of the `Architecture` it is for.
         format: The name of the exporter it is for.
-        apply: `(model) -> refs`: all the model's tensors as the format wants them, most of them unchanged.
-            Reads no data: it wraps tensors in the named operations of `llmfit_core.transform`. Several
-            transforms of one pair run in the order of their names.
+        apply: `(model) -> model`: with its tensors (or hparams) as the format wants them, most of them
+            unchanged. Reads no data: it wraps tensors in the named operations of `llmfit_core.transform`.
+            Several transforms of one pair run in the order of their names.
     """
 
     name: str
     architecture: str
     format: str
-    apply: Callable[[Model], Iterable[TensorRef]]
+    apply: Callable[[Model], Model]
 
 
 @dataclass(frozen=True, kw_only=True)

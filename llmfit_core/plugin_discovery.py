@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llmfit_core.events import Event
-from llmfit_core.plugin_loading import CORE, GROUP, Found, describe, nearest
+from llmfit_core.index import nearest
+from llmfit_core.plugin_loading import CORE, GROUP, Found, describe
 from llmfit_core.plugin_record import PluginId, PluginRecord, normalized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 
 def installed() -> tuple[list[Found], list[PluginRecord]]:
@@ -43,7 +47,9 @@ def of_distribution(distribution: importlib.metadata.Distribution) -> list[Found
     requires = tuple(distribution.requires or ())
     return [
         Found(
-            id=PluginId(name=point.name, distribution=distribution.metadata["Name"], version=distribution.version),
+            id=PluginId(
+                name=point.name, distribution=distribution.metadata["Name"], version=distribution.version or ""
+            ),
             entry_point=point,
             requires=requires,
         )
@@ -56,11 +62,10 @@ def _file_name(distribution: importlib.metadata.Distribution) -> str:
 
 
 def core_version() -> str:
-    """The installed core's version; empty where it runs from a folder without metadata."""
-    try:
-        return importlib.metadata.version(CORE)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    """The version of the core that is running."""
+    import llmfit_core
+
+    return llmfit_core.__version__
 
 
 def incompatibility(found: Found, core: str) -> str:
@@ -77,7 +82,7 @@ def incompatibility(found: Found, core: str) -> str:
             continue
         if normalized(requirement.name) != CORE or not applies:
             continue
-        if core and not requirement.specifier.contains(core, prereleases=True):
+        if not requirement.specifier.contains(core, prereleases=True):
             return f"needs {CORE}{requirement.specifier}, and {core} is installed"
     return ""
 

@@ -20,6 +20,7 @@ import pluggy
 
 from llmfit_core.declaration_check import flaw
 from llmfit_core.hookspecs import Hooks
+from llmfit_core.index import nearest
 from llmfit_core.plugin_record import KINDS, Kind, PluginId, PluginRecord, empty_provides
 
 GROUP = "llmfit"
@@ -194,7 +195,9 @@ def _collect(function: Callable[..., object], kind: Kind) -> list[object]:
         close = getattr(result, "close", None)
         if inspect.isawaitable(result) and close:
             close()
-        raise PluginFault(f"{kind.hook} returned {_typed(result)}; it has to return an iterable of {kind.type.__name__}")
+        raise PluginFault(
+            f"{kind.hook} returned {_typed(result)}; it has to return an iterable of {kind.type.__name__}"
+        )
     iterator = iter(result)
     declared = list(itertools.islice(iterator, MAX_DECLARATIONS + 1))
     if len(declared) > MAX_DECLARATIONS:
@@ -293,13 +296,3 @@ def stdout_to_stderr() -> Iterator[None]:
                         stream.flush()
             os.dup2(saved, 1)
             os.close(saved)
-
-
-def nearest(name: str, candidates: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The candidates most like `name`, case ignored, best first; few or none where nothing is alike."""
-    import difflib
-
-    by_folded: dict[str, str] = {}
-    for candidate in sorted(candidates):
-        by_folded.setdefault(candidate.casefold(), candidate)
-    return [by_folded[m] for m in difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=cutoff)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 from llmfit_core.architecture import Architecture
 from llmfit_core.declarations import Diagnosis, Packager, TokenizerReader, Transform
 from llmfit_core.decode import Decoder
 from llmfit_core.export import Exporter
 from llmfit_core.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Status = Literal["loaded", "failed", "incompatible", "blocked", "shadowed"]
 """`loaded`: works. `failed`: broken, see the reason. `incompatible`: wants another core, not imported.

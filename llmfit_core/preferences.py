@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmfit_core.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SCHEMA = 1
 
