@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _THREADS = 8
 _WAIT_SECONDS = 20
+_NEEDED = ("config", "generation_config", "tokenizer", "model.", "pytorch_model.", "vocab", "merges", "spiece")
 _UNREACHED = frozenset({"no-network", "offline", "hub-down"})
 
 
@@ -167,6 +168,9 @@ def _is_plain(name: str) -> bool:
 def _fetch_side(listing: _Listing, revision: str | None, access: HubAccess) -> dict[str, Path]:
     names = [n for n in listing.sizes if Path(n).suffix in SIDE_SUFFIXES]
     large = [n for n in names if listing.sizes[n] > SIDE_FILE_BYTES]
+    names = [n for n in names if n not in large]
+    # Anything else of that size is data that happens to lie there.
+    large = [n for n in large if n.startswith(_NEEDED)]
     if large:
         raise SourceError(
             "file-too-large",
@@ -274,7 +278,7 @@ def _from_cache(repo: str, revision: str | None, root: Path, reason: SourceError
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bar per side file."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     before = are_progress_bars_disabled()
     if not before:

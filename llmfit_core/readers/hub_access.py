@@ -129,7 +129,7 @@ class RangeReader:
     def __init__(self, access: HubAccess, repo: str, revision: str, filename: str, size: int) -> None:
         """Prepare to read `filename` at the commit `revision`; nothing is asked yet."""
         from huggingface_hub import hf_hub_url
-        from huggingface_hub.utils import build_hf_headers
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         self.url = hf_hub_url(repo, filename, revision=revision, endpoint=access.endpoint)
         self.headers = build_hf_headers(token=access.token)
@@ -143,8 +143,7 @@ class RangeReader:
         Raises:
             SourceError: The hub's refusals (`hub_errors`); `hub-error` where it answers out of range.
         """
-        from huggingface_hub.utils import hf_raise_for_status
-        from huggingface_hub.utils._http import http_stream_backoff
+        from huggingface_hub.utils import hf_raise_for_status, http_stream_backoff  # type: ignore[attr-defined]
 
         headers = {**self.headers, "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         with (

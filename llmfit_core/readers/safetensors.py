@@ -161,7 +161,7 @@ def read_safetensors_header_bytes(head: bytes, file_size: int, label: str) -> He
             )
         except (TypeError, KeyError, ValueError, IndexError):
             sound = False
-        if not sound or len(name) > NAME_CHARACTERS or not name.isprintable():
+        if not sound or not name or len(name) > NAME_CHARACTERS or not name.isprintable():
             raise _bad_entry(name, info, label)
         entries[name] = Entry(_OURS[dtype], tuple(shape), start + first)
         spans.append((first, last, name))
@@ -187,7 +187,7 @@ def _check_spans(spans: list[tuple[int, int, str]], room: int, label: str, file_
 def _bad_entry(name: str, info: object, label: str) -> LlmfitError:
     """Why an entry that failed the quick check is wrong, in words."""
     if not name or len(name) > NAME_CHARACTERS or not name.isprintable():
-        return _bad(label, f"the tensor name {name[:80]!r} is over-long or holds control characters")
+        return _bad(label, f"the tensor name {name[:80]!r} is empty, over-long or holds control characters")
     if not isinstance(info, dict) or set(info) != {"dtype", "shape", "data_offsets"}:
         return _bad(label, f"tensor {name!r} does not have dtype, shape and data_offsets alone")
     dtype, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]
