@@ -6,18 +6,21 @@ import json
 import struct
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gguf
 import numpy as np
 import pytest
+from llmfit_gguf.container import ALIGNMENT, header_bytes, layout
+from llmfit_gguf.splitting import parse_size, part_kv, part_name, plan_split
+from llmfit_gguf.stream import Job, fill
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.readers.gguf_values import KV
 from llmfit_core.tensors import Given
-from llmfit_gguf.container import ALIGNMENT, header_bytes, layout
-from llmfit_gguf.splitting import parse_size, part_kv, part_name, plan_split
-from llmfit_gguf.stream import Job, fill
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEYS = {
     "general.architecture": KV("string", "llama"),
@@ -104,7 +107,9 @@ def test_values_that_do_not_fit_are_errors_that_name_the_key(kv: KV) -> None:
         header_bytes({"some.key": kv}, [])
 
 
-@pytest.mark.parametrize("tensors", [[("x" * 64, (4,), "f32")], [("x", (1, 1, 1, 1, 4), "f32")], [("x", (4,), "f32")] * 2])
+@pytest.mark.parametrize(
+    "tensors", [[("x" * 64, (4,), "f32")], [("x", (1, 1, 1, 1, 4), "f32")], [("x", (4,), "f32")] * 2]
+)
 def test_tensors_that_ggml_cannot_hold_are_errors(tensors: list[tuple[str, tuple[int, ...], str]]) -> None:
     with pytest.raises(UnsupportedError, match="gguf-name"):
         header_bytes({}, layout(tensors)[0])
@@ -165,7 +170,8 @@ def _tiny() -> tuple[dict[str, KV], list[tuple[str, Given]]]:
         "blk.0.ffn_down.weight": (hidden, ffn),
     }
     tensors = [
-        (name, Given(rng.standard_normal(shape).astype("<f4").tobytes(), shape, "f32")) for name, shape in shapes.items()
+        (name, Given(rng.standard_normal(shape).astype("<f4").tobytes(), shape, "f32"))
+        for name, shape in shapes.items()
     ]
     pieces = ["<unk>", "<s>", "</s>", *(f"▁{i}" for i in range(vocab - 3))]
     kv = {
@@ -202,7 +208,9 @@ def _write(folder: Path, limit: int) -> list[Path]:
 
 
 def _first_token(path: Path) -> str:
-    run = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, timeout=50, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, timeout=50, check=False
+    )
     lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
     assert lines, run.stderr[-2000:]
     return lines[0]
@@ -215,7 +223,7 @@ def test_llama_cpp_loads_one_file_and_the_same_in_parts(tmp_path: Path) -> None:
     one = _write(tmp_path / "one", 10**9)
     many = _write(tmp_path / "many", 40_000)
     assert [p.name for p in one] == ["tiny.gguf"]
-    assert [p.name for p in many][0] == f"tiny-00001-of-{len(many):05d}.gguf"
+    assert next(p.name for p in many) == f"tiny-00001-of-{len(many):05d}.gguf"
     assert len(many) > 2
     assert _first_token(one[0]) == _first_token(many[0])
     count = struct.unpack("<Q", many[1].read_bytes()[16:24])[0]

@@ -12,10 +12,18 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from llmfit_gguf import engine
+from llmfit_gguf.engine import (
+    BLOCK_TYPES,
+    ENGINES,
+    all_finite,
+    installed_engines,
+    quantize_rows,
+    row_bytes,
+    scale_losses,
+)
 
 from llmfit_core.errors import PluginError, UnsupportedError
-from llmfit_gguf import engine
-from llmfit_gguf.engine import BLOCK_TYPES, ENGINES, all_finite, installed_engines, quantize_rows, row_bytes, scale_losses
 
 DATA = Path(__file__).parent / "data"
 WANT: dict[str, str] = json.loads((DATA / "bytes.json").read_text(encoding="utf-8"))

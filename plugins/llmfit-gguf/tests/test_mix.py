@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmfit_gguf.ftypes import SCHEMES, scheme_named
+from llmfit_gguf.mix import Choice, TensorInfo, choose_types, facts_from_metadata
+from llmfit_gguf.mix_tables import MixFacts
 
 from llmfit_core.errors import UnsupportedError
-from llmfit_gguf.ftypes import SCHEMES, scheme_named
-from llmfit_gguf.mix import Choice, MixFacts, TensorInfo, choose_types, facts_from_metadata
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "json"
 MIXES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "mixes.json").read_text(encoding="utf-8"))
@@ -100,7 +101,9 @@ def test_overrides_decide_and_the_first_wins() -> None:
     tensors = _tensors()
     chosen = _types(
         tensors,
-        choose_types("q4_k_m", tensors, FACTS, [(r"blk\.0\.attn_v", "q8_0"), ("attn_v", "Q4_K"), ("token_embd", "f16")]),
+        choose_types(
+            "q4_k_m", tensors, FACTS, [(r"blk\.0\.attn_v", "q8_0"), ("attn_v", "Q4_K"), ("token_embd", "f16")]
+        ),
     )
     assert chosen["blk.0.attn_v.weight"] == "q8_0"
     assert chosen["blk.1.attn_v.weight"] == "q4_k"

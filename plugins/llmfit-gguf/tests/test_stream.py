@@ -9,22 +9,24 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import ml_dtypes
 import numpy as np
 import pytest
+from llmfit_gguf import stream
+from llmfit_gguf.container import header_bytes, layout
+from llmfit_gguf.rows import Losses
+from llmfit_gguf.stream import FillReport, Job, JobResult, fill
 
 from llmfit_core.errors import LlmfitError, OutputError, PluginError, SourceError, UnsupportedError
 from llmfit_core.readers.ggml_types import BY_NAME, Blocked
 from llmfit_core.tensors import Given, Stored, Tensor
 from llmfit_core.transform import PermuteRope, Stack, Transpose
-from llmfit_gguf import stream
-from llmfit_gguf.container import header_bytes, layout
-from llmfit_gguf.rows import Losses
-from llmfit_gguf.stream import FillReport, Job, JobResult, fill
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RNG = np.random.default_rng(5)
 X = (RNG.standard_normal((300, 512)) * 0.02).astype(np.float32)
@@ -224,7 +226,9 @@ def test_a_run_resumes_from_finished_jobs(tmp_path: Path) -> None:
     with pytest.raises(Stop):
         fill(tmp_path / "out.gguf", head, jobs, size, workers=1, on_done=interrupt)
     for index in seen:  # a finished source is not read again
-        jobs[index] = Job(name="x", tensor=_Broken(shape=X.shape), type="q6_k", offset=jobs[index].offset, nbytes=jobs[index].nbytes)
+        jobs[index] = Job(
+            name="x", tensor=_Broken(shape=X.shape), type="q6_k", offset=jobs[index].offset, nbytes=jobs[index].nbytes
+        )
     steps: list[tuple[int, int]] = []
     report = fill(
         tmp_path / "out.gguf",

@@ -7,15 +7,16 @@ to `ALIGNMENT`, then each tensor at an aligned offset. The same values give the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.readers.ggml_types import BY_NAME
-from llmfit_core.readers.gguf_values import KV
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llmfit_core.readers.gguf_values import KV
 
 ALIGNMENT = 32
 """What tensors are aligned to, from the end of the header on; GGUF's default, so no key says it."""
@@ -139,6 +140,8 @@ def _array(item: str, values: Any) -> bytes:
 
 def _numbers(kind: str, values: Any) -> bytes:
     """Numbers in GGUF's type, refusing what the type cannot hold."""
+    import numpy as np
+
     given = np.asarray(values)
     if given.size == 0:
         return b""

@@ -24,21 +24,22 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import numpy as np  # noqa: TID253 - no entry module imports this one
 
 from llmfit_core.errors import PluginError, UnsupportedError
-from llmfit_core.transform import cast
 from llmfit_core.readers.ggml_types import BY_NAME as TYPES
+from llmfit_core.transform import cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     Array = np.ndarray[Any, np.dtype[Any]]
     Kernel = Callable[[int, Array, Array, Array | None], None]
     """(ggml type number, source [R, K], destination [R, bytes], weights [K] or None)."""
@@ -50,9 +51,7 @@ ENGINES_FOR: dict[str, tuple[str, ...]] = {
     "iq4_xs": ("libgguf", "llama-cpp-python", "xllamacpp"),
 }
 """The order where it differs."""
-BLOCK_TYPES = (
-    "q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0".split()
-)
+BLOCK_TYPES = "q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0".split()
 """What the engines are asked for."""
 _PLAIN = ("f32", "f16", "bf16")
 
@@ -194,7 +193,7 @@ def scale_losses(x: Array, encoded: Array, ggml_type: str) -> tuple[int, int]:
     return int(lost.sum()), under
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(name: str) -> Kernel | None:
     if name == "libgguf":
         return _libgguf()

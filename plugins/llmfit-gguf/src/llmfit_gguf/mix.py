@@ -9,20 +9,30 @@ The tables say *who* gets *what* under which *condition*; the first condition th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.readers.ggml_types import BY_NAME as TYPES
 from llmfit_gguf.ftypes import Scheme, scheme_named
+from llmfit_gguf.mix_tables import (
+    EIGHT_EXPERTS,
+    FALCON,
+    MIXES,
+    NARROWER,
+    SEVENTY_BILLION,
+    MixFacts,
+    Rules,
+    Spot,
+)
 from llmfit_gguf.protected import keeps_float32, may_quantize
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 FLOAT_TYPES = frozenset({"f32", "f16", "bf16", "f64"})
-TARGETS = (
-    "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0".split()
-)
+TARGETS = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0".split()
 """What a tensor can be given by override."""
 
 
@@ -42,69 +52,11 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixFacts:
-    """What the policy asks about a model.
-
-    Attributes:
-        architecture: `general.architecture`.
-        n_layer: `block_count`.
-        n_head: Attention heads of the first layer.
-        n_head_kv: Key and value heads of the first layer; 0 if it has none.
-        n_expert: `expert_count`, 0 for dense models.
-    """
-
-    architecture: str
-    n_layer: int
-    n_head: int = 0
-    n_head_kv: int = 0
-    n_expert: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Choice:
     """The type of one tensor, and why where it is not what the scheme or the user wanted."""
 
     type: str
     event: Event | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spot:
-    """Where a rule is asked: the `index`-th of `count` tensors of its kind, in a model with `facts`."""
-
-    index: int
-    count: int
-    facts: MixFacts
-
-
-_When = Callable[[_Spot], bool]
-_Rules = tuple[tuple[_When, str], ...]
-
-
-def _always(_: _Spot) -> bool:
-    return True
-
-
-def _outer_and_every_third(s: _Spot) -> bool:
-    eighth = s.count // 8
-    return s.index < eighth or s.index >= 7 * s.count // 8 or (s.index - eighth) % 3 == 2
-
-
-def _first_eighth(s: _Spot) -> bool:
-    return s.index < s.count // 8
-
-
-def _first_sixteenth(s: _Spot) -> bool:
-    return s.index < s.count // 16
-
-
-def _first(count: int) -> _When:
-    return lambda s: s.index < count
-
-
-def _grouped_by_four(s: _Spot) -> bool:
-    f = s.facts
-    return f.n_head_kv > 0 and f.n_head // f.n_head_kv >= 4
 
 
 # Kinds of tensors, by a part of the name; the first that matches decides.
@@ -120,71 +72,6 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("ffn_down", "ffn_down"),
 )
 _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
-
-MIXES: dict[str, dict[str, _Rules]] = {
-    "q2_k": {
-        "attn_v": ((_grouped_by_four, "q4_k"), (_always, "q3_k")),
-        "ffn_down": ((_always, "q3_k"),),
-        "attn_output": ((_always, "q3_k"),),
-    },
-    "q3_k_m": {
-        "attn_v": ((_first(2), "q5_k"), (_always, "q4_k")),
-        "ffn_down": ((_first_sixteenth, "q5_k"), (_always, "q4_k")),
-        "attn_output": ((_always, "q4_k"),),
-    },
-    "q3_k_l": {
-        "attn_v": ((_always, "q5_k"),),
-        "ffn_down": ((_always, "q5_k"),),
-        "attn_output": ((_always, "q5_k"),),
-    },
-    "q4_k_s": {"attn_v": ((_first(4), "q5_k"),), "ffn_down": ((_first_eighth, "q5_k"),)},
-    "q4_k_m": {"attn_v": ((_outer_and_every_third, "q6_k"),), "ffn_down": ((_outer_and_every_third, "q6_k"),)},
-    "q5_k_m": {"attn_v": ((_outer_and_every_third, "q6_k"),), "ffn_down": ((_outer_and_every_third, "q6_k"),)},
-    "iq4_nl": {"attn_v": ((_grouped_by_four, "q5_k"),), "ffn_down": ((_first_eighth, "q5_k"),)},
-    "iq4_xs": {"attn_v": ((_grouped_by_four, "q5_k"),), "ffn_down": ((_first_eighth, "q5_k"),)},
-    "tq1_0": {"token_embd": ((_always, "q4_k"),)},
-    "tq2_0": {"token_embd": ((_always, "q4_k"),)},
-}
-"""Scheme to kind of tensor to rules; the scheme's base type where none holds."""
-
-FALCON: dict[str, dict[str, _Rules]] = {
-    "q2_k": {"attn_output": ()},
-    "q3_k_m": {
-        "ffn_down": ((_first_sixteenth, "q5_k"), (_outer_and_every_third, "q4_k")),
-        "attn_output": (),
-    },
-    "q3_k_l": {"ffn_down": ((_always, "q4_k"),), "attn_output": ((_always, "q4_k"),)},
-    "q4_k_s": {"ffn_down": ()},
-    "q4_k_m": {"ffn_down": ((_first_sixteenth, "q6_k"), (_outer_and_every_third, "q5_k"))},
-}
-"""What Falcon does otherwise."""
-
-_MORE = ((_always, "q5_k"),)
-EIGHT_EXPERTS: dict[str, _Rules] = {
-    "q2_k": _MORE,
-    "q3_k_s": _MORE,
-    "q3_k_m": _MORE,
-    "q4_k_s": _MORE,
-    "q4_k_m": _MORE,
-    "iq4_nl": _MORE,
-    "iq4_xs": _MORE,
-}
-"""Models of eight experts: `attn_output` by scheme (others keep the base); their keys and values are q8_0."""
-
-SEVENTY_BILLION: dict[str, int] = {"llama": 80, "llama-embed": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
-"""Architecture to layer count of what llama.cpp takes for a 70B model, whose small value matrices get q5_k at least."""
-
-NARROWER: dict[str, str] = {
-    "iq4_xs": "iq4_nl",
-    "q2_k": "q4_0",
-    "q3_k": "q4_0",
-    "tq1_0": "q4_0",
-    "tq2_0": "q4_0",
-    "q4_k": "q5_0",
-    "q5_k": "q5_1",
-    "q6_k": "q8_0",
-}
-"""What stands in where 256 does not divide the row length but 32 does."""
 
 
 def facts_from_metadata(metadata: Mapping[str, Any]) -> MixFacts:
@@ -333,12 +220,12 @@ def _mixed(
     if kind == "output" or (kind == "token_embd" and tied):
         return _output(plan, tensor, facts)
     wanted = plan.base
-    spot = _Spot(index=0, count=1, facts=facts)
+    spot = Spot(index=0, count=1, facts=facts)
     if kind == "attn_v":
-        spot = _Spot(index=counts["attn_v"], count=n_attn_v, facts=facts)
+        spot = Spot(index=counts["attn_v"], count=n_attn_v, facts=facts)
         counts["attn_v"] += 1
     elif kind == "ffn_down":
-        spot = _Spot(index=_down_index(tensor.name, facts, counts["ffn_down"]), count=facts.n_layer, facts=facts)
+        spot = Spot(index=_down_index(tensor.name, facts, counts["ffn_down"]), count=facts.n_layer, facts=facts)
         counts["ffn_down"] += 1
     for when, type_ in _rules(plan.name, kind, facts):
         if when(spot):
@@ -351,7 +238,7 @@ def _mixed(
     return _fitting(tensor, wanted)
 
 
-def _rules(scheme: str, kind: str, facts: MixFacts) -> _Rules:
+def _rules(scheme: str, kind: str, facts: MixFacts) -> Rules:
     if facts.architecture == "falcon":
         special = FALCON.get(scheme, {})
         if kind in special:

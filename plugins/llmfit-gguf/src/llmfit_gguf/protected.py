@@ -19,7 +19,10 @@ _NEVER_QUANTIZED_PARTS = (
     "shortconv.conv.weight",
     "indexer.k_proj.weight",
     "indexer.q_proj.weight",
-    *(f"time_mix_{part}.weight" for part in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2")),
+    *(
+        f"time_mix_{part}.weight"
+        for part in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2")
+    ),
     "time_mix_decay_w1.weight",
     "time_mix_decay_w2.weight",
     "time_mix_lerp_fused.weight",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import numpy as np  # noqa: TID253 - no entry module imports this one
 
 from llmfit_core.dtypes import DTYPES, FLOATS
 from llmfit_core.errors import SourceError, UnsupportedError
@@ -69,7 +69,9 @@ def convert(tensor: Tensor, start: int, stop: int, target: str) -> tuple[Array, 
     """
     if not convertible(tensor.dtype, target):
         raise UnsupportedError(
-            "needs-decoding", f"{tensor.dtype} cannot be written as {target}", "Decode the source to a float type first."
+            "needs-decoding",
+            f"{tensor.dtype} cannot be written as {target}",
+            "Decode the source to a float type first.",
         )
     rows = tensor.rows(start, stop)
     if tensor.dtype == target:

@@ -7,13 +7,16 @@ many there are and how many tensors all hold together.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.readers.gguf_values import KV
 from llmfit_gguf.container import padded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 MAX_PARTS = 4096
 """More parts than this are refused, as our own reader does."""

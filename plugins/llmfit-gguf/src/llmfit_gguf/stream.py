@@ -12,7 +12,6 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from llmfit_gguf.engine import row_bytes
 from llmfit_gguf.rows import NONE, Losses, convert, source_row_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -292,9 +292,7 @@ def _require_size(job: Job) -> None:
 
 
 def _bytes_of(data: np.ndarray[Any, Any]) -> memoryview:
-    import numpy as np
-
-    return memoryview(data.reshape(-1).view(np.uint8)) if data.size else memoryview(b"")
+    return data.reshape(-1).view("u1").data if data.size else memoryview(b"")
 
 
 _seek_lock = threading.Lock()

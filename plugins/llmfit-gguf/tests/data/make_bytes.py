@@ -82,7 +82,9 @@ def main(library: str, out: str) -> None:
     for name, (number, block, size) in TYPES.items():
         for label, w in ((name, None), (f"{name} weighted", importance)):
             encoded = np.zeros((len(rows), WIDTH // block * size), np.uint8)
-            function(number, rows.ctypes.data, encoded.ctypes.data, 0, *rows.shape, None if w is None else w.ctypes.data)
+            function(
+                number, rows.ctypes.data, encoded.ctypes.data, 0, *rows.shape, None if w is None else w.ctypes.data
+            )
             record[label] = hashlib.sha256(encoded.tobytes()).hexdigest()
     Path(out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -18,9 +18,7 @@ from typing import Any
 
 import gguf
 
-SCHEMES = (
-    "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS TQ1_0 TQ2_0".split()
-)
+SCHEMES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS TQ1_0 TQ2_0".split()
 LETTERS = {
     "f32": "F", "f16": "H", "bf16": "B", "q8_0": "8", "q4_0": "a", "q4_1": "b", "q5_0": "c", "q5_1": "d", "q2_k": "2",
     "q3_k": "3", "q4_k": "4", "q5_k": "5", "q6_k": "6", "iq4_nl": "n", "iq4_xs": "x", "tq1_0": "s", "tq2_0": "t",
@@ -160,7 +158,9 @@ def types_of(binary: str, path: Path, scheme: str) -> dict[str, str]:
     """Tensor to type as `--dry-run` prints it; what it leaves alone keeps its own type, which is f32 here."""
     run = subprocess.run([binary, "--dry-run", str(path), scheme], capture_output=True, text=True, check=False)
     text = run.stdout + run.stderr
-    found = re.findall(r"\] +(\S+) +- \[[^\]]*\], type = +(\S+), .*?size = +[\d.]+ MiB(?: -> +[\d.]+ MiB \((\S+)\))?", text)
+    found = re.findall(
+        r"\] +(\S+) +- \[[^\]]*\], type = +(\S+), .*?size = +[\d.]+ MiB(?: -> +[\d.]+ MiB \((\S+)\))?", text
+    )
     if run.returncode or not found:
         raise SystemExit(f"{path.name} {scheme}: {text[-800:]}")
     return {name: (new or ("f32" if old == "bf16" else old)).lower() for name, old, new in found}
