@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from llmfit_core.plugin_record import PluginId, PluginRecord, normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+_SECTION = re.compile(rf"^\s*\[\s*{GROUP}\s*\]", re.MULTILINE)
 
 
 def installed() -> tuple[list[Found], list[PluginRecord]]:
@@ -28,10 +31,12 @@ def installed() -> tuple[list[Found], list[PluginRecord]]:
         name = ""
         try:
             text = distribution.read_text("entry_points.txt")
-            if not text or GROUP not in text:
+            if not text or not _SECTION.search(text):
                 continue
             name = distribution.metadata["Name"] or ""
-            if not name or normalized(name) in seen:
+            if not name:
+                raise ValueError("it says no name")
+            if normalized(name) in seen:
                 continue
             seen.add(normalized(name))
             found += of_distribution(distribution)

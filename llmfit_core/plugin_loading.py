@@ -189,8 +189,7 @@ def _signature_fault(error: pluggy.PluginValidationError, specified: set[str]) -
 
 def _collect(function: Callable[..., object], kind: Kind) -> list[object]:
     result = function()
-    article = "an" if kind.type.__name__[0] in "AEIOU" else "a"
-    wanted = f"{article} {kind.type.__name__}"
+    wanted = _with_article(kind.type.__name__)
     if not isinstance(result, Iterable) or isinstance(result, (str, bytes, Mapping)):
         close = getattr(result, "close", None)
         if inspect.isawaitable(result) and close:
@@ -233,7 +232,11 @@ def _name(declaration: object) -> str:
 
 
 def _typed(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else _with_article(type(value).__name__)
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
 
 
 def traced(trace: Trace | None, what: str, who: PluginId, call: Callable[[], T]) -> T:

@@ -19,30 +19,39 @@ TABLES = ("architectures", "exporters", "decoders", "runtimes", "packagers")
 
 def generate() -> str:
     """The file's content, from every plugin folder that has a module to load."""
-    from llmfit_core.plugin_loading import Found, load
-    from llmfit_core.plugin_record import PluginId
-
     names: dict[str, dict[str, set[str]]] = {t: {} for t in (*TABLES, "classes", "model_types")}
     for pyproject in sorted(ROOT.glob("plugins/*/pyproject.toml")):
         project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-        sys.path[:0] = [str(pyproject.parent), str(pyproject.parent / "src")]
-        importlib.invalidate_caches()
-        for name, value in project.get("entry-points", {}).get("llmfit", {}).items():
-            point = importlib.metadata.EntryPoint(name=name, value=value, group="llmfit")
-            who = PluginId(name=name, distribution=project["name"], version=project["version"])
-            plugin = load(Found(id=who, entry_point=point))
-            if plugin.record.status != "loaded":
-                raise SystemExit(f"{project['name']}: {plugin.record.reason}")
-            for table in TABLES:
-                for declared in plugin.record.provides[table]:
-                    names[table].setdefault(declared, set()).add(project["name"])
-            for architecture in plugin.declarations["architectures"]:
-                for table, known in (("classes", architecture.hf_classes), ("model_types", architecture.model_types)):  # type: ignore[attr-defined]
-                    for declared in known:
-                        names[table].setdefault(declared, set()).add(project["name"])
-        del sys.path[:2]
+        entries = project.get("entry-points", {}).get("llmfit", {})
+        places = [str(pyproject.parent), str(pyproject.parent / "src")]
+        sys.path[:0] = places
+        try:
+            importlib.invalidate_caches()
+            for name, value in entries.items():
+                _add(names, project["name"], name, value)
+        finally:
+            for place in places:
+                sys.path.remove(place)
     plain = {table: {n: sorted(homes) for n, homes in sorted(found.items())} for table, found in sorted(names.items())}
     return json.dumps({"schema": 1, "names": plain}, indent=1) + "\n"
+
+
+def _add(names: dict[str, dict[str, set[str]]], distribution: str, name: str, value: str) -> None:
+    from llmfit_core.architecture import Architecture
+    from llmfit_core.plugin_loading import Found, load
+    from llmfit_core.plugin_record import PluginId
+
+    point = importlib.metadata.EntryPoint(name=name, value=value, group="llmfit")
+    plugin = load(Found(id=PluginId(name=name, distribution=distribution, version=""), entry_point=point))
+    if plugin.record.status != "loaded":
+        raise SystemExit(f"{distribution}: {plugin.record.reason}")
+    declared = [(table, n) for table in TABLES for n in plugin.record.provides[table]]
+    for architecture in plugin.declarations["architectures"]:
+        assert isinstance(architecture, Architecture)
+        declared += [("classes", c) for c in architecture.hf_classes]
+        declared += [("model_types", m) for m in architecture.model_types]
+    for table, known in declared:
+        names[table].setdefault(known, set()).add(distribution)
 
 
 def main(arguments: list[str]) -> int:
