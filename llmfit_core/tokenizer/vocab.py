@@ -41,6 +41,7 @@ class Vocab:
         add_space_prefix: Whether text gets a leading space (`llama`, `t5`).
         remove_extra_whitespaces: SentencePiece's normalizer flag (`t5`).
         charsmap: SentencePiece's precompiled normalization map; empty where there is none.
+        normalizer: The Unicode normal form (`NFC`) that the tokenizer asks for and llama.cpp leaves out, or empty.
         chat_template: The default template, or `None`.
         chat_templates: Further templates by name, without the default.
         events: What fell back or is worth a warning.
@@ -59,6 +60,7 @@ class Vocab:
     add_space_prefix: bool = False
     remove_extra_whitespaces: bool = False
     charsmap: bytes = b""
+    normalizer: str = ""
     chat_template: str | None = None
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Event, ...] = ()

@@ -1,0 +1,127 @@
+"""Unigram from `tokenizer.json`, and SentencePiece's `tokenizer.model` of either kind."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.tokenizer import normalizers
+from llmfit_core.tokenizer.bpe_json import read_spaces, require_bytes
+from llmfit_core.tokenizer.draft import Draft
+from llmfit_core.tokenizer.pieces import ADDED_SCORE, Added, Pieces, flag_events, lay_added, require_distinct
+from llmfit_core.tokenizer.sentencepiece_model import BPE, BYTE, CONTROL, UNIGRAM, UNKNOWN, SentencePieceModel
+from llmfit_core.tokenizer.sources import integer, object_at
+from llmfit_core.tokenizer.vocab import TokenType
+
+_FILE = "tokenizer.json"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+def read_unigram(data: Mapping[str, object], added: list[Added], *, pre: str | None) -> Draft:
+    """A `t5` vocabulary (llama.cpp's Unigram) from a parsed `tokenizer.json`.
+
+    Raises:
+        SourceError: The file is damaged.
+        UnsupportedError: The text is cut or normalized in ways that llama.cpp lacks.
+    """
+    model = object_at(data, "model", _FILE)
+    vocab = model.get("vocab")
+    if not isinstance(vocab, list) or not vocab:
+        raise SourceError("bad-tokenizer", f"{_FILE}: `vocab` of a Unigram model is no list or empty", "Get the file anew.")
+    pieces = Pieces()
+    for at, item in enumerate(vocab):
+        good = isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
+        score = item[1] if good else None
+        if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
+            raise SourceError("bad-tokenizer", f"{_FILE}: piece {at} is no text with a score", "Get the file anew.")
+        pieces.texts.append(item[0])
+        pieces.scores.append(float(score))
+        pieces.types.append(TokenType.BYTE if _BYTE.fullmatch(item[0]) else TokenType.NORMAL)
+    unk = integer(model.get("unk_id"))
+    if unk is not None and not 0 <= unk < len(pieces.texts):
+        raise SourceError("bad-tokenizer", f"{_FILE}: unk_id {unk} is no piece", "Get the file anew.")
+    if unk is not None:
+        pieces.types[unk] = TokenType.UNKNOWN
+    if not model.get("byte_fallback"):
+        pieces.types = [TokenType.NORMAL if k == TokenType.BYTE else k for k in pieces.types]
+    lay_added(pieces, added, _FILE, escaped=True, base=len(vocab))
+    rules = normalizers.read_normalizer(data.get("normalizer"))
+    spaces = read_spaces(data, rules)
+    if not spaces.escape:
+        raise UnsupportedError(
+            "unsupported-unigram", f"{_FILE}: a Unigram model that does not write spaces as U+2581", "llama.cpp has no such tokenizer."
+        )
+    pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(list(rules.others), pre is not None)
+    pieces.events += spaces.events(pieces) + flag_events(added, _FILE)
+    if model.get("byte_fallback"):
+        pieces.events.append(_no_bytes())
+    require_distinct(pieces.texts, _FILE)
+    return Draft(
+        model="t5",
+        pieces=pieces,
+        add_space_prefix=spaces.prefix,
+        remove_extra_whitespaces=rules.squeeze or spaces.white,
+        charsmap=rules.charsmap,
+        defaults={} if unk is None else {"unk": unk},
+        post_processor=data.get("post_processor"),
+        escaped=True,
+    )
+
+
+def _no_bytes() -> Event:
+    return Event(
+        code="no-byte-fallback",
+        message="the tokenizer spells characters it does not know by bytes; llama.cpp's Unigram writes its unknown token for them",
+        severity="bound",
+        subject="tokenizer.ggml.model",
+    )
+
+
+def read_sentencepiece(model: SentencePieceModel, where: str = "tokenizer.model") -> Draft:
+    """A `llama` (BPE) or `t5` (Unigram) vocabulary from a parsed `tokenizer.model`.
+
+    Raises:
+        UnsupportedError: A kind of model, or a treatment of spaces, that llama.cpp lacks.
+    """
+    if model.kind not in (BPE, UNIGRAM):
+        raise UnsupportedError(
+            "unsupported-sentencepiece", f"{where}: a SentencePiece model of kind {model.kind}; llama.cpp has BPE and Unigram", "Use another model."
+        )
+    if model.whitespace_as_suffix or not model.escape_whitespaces:
+        raise UnsupportedError(
+            "unsupported-sentencepiece", f"{where}: spaces behind words, or not escaped; llama.cpp has neither", "Use another model."
+        )
+    pieces = Pieces(texts=list(model.texts), types=[int(t) for t in model.types], scores=list(model.scores))
+    for at, kind in enumerate(model.types):
+        if kind in (CONTROL, UNKNOWN):
+            pieces.types[at] = TokenType.CONTROL
+            pieces.scores[at] = ADDED_SCORE
+    if model.kind == BPE:
+        require_bytes(sum(k == BYTE for k in model.types), where)
+        if model.charsmap:
+            pieces.events.append(
+                Event(
+                    code="normalizer",
+                    message=f"the tokenizer normalizes text by {model.normalizer or 'a map of characters'}, llama.cpp does not",
+                    subject=where,
+                )
+            )
+        if model.remove_extra_whitespaces:
+            pieces.events.append(
+                Event(code="normalizer", message="the tokenizer shrinks runs of spaces and trims text, llama.cpp does not", subject=where)
+            )
+    elif model.byte_fallback:
+        pieces.events.append(_no_bytes())
+    require_distinct(pieces.texts, where)
+    return Draft(
+        model="llama" if model.kind == BPE else "t5",
+        pieces=pieces,
+        add_space_prefix=model.add_dummy_prefix,
+        remove_extra_whitespaces=model.remove_extra_whitespaces and model.kind == UNIGRAM,
+        charsmap=model.charsmap if model.kind == UNIGRAM else b"",
+        defaults={"unk": model.unk, "bos": model.bos, "eos": model.eos, "pad": model.pad},
+        escaped=True,
+    )
