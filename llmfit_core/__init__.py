@@ -5,6 +5,9 @@ What is named here is public and kept stable within a minor version; everything 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from llmfit_core.architecture import (
     REQUIRED,
     Architecture,
@@ -30,13 +33,18 @@ from llmfit_core.errors import (
     VerificationError,
 )
 from llmfit_core.events import Event
-from llmfit_core.export import Exporter, Scheme
+from llmfit_core.export import Exporter, Filled, FillOptions, Scheme, Written
 from llmfit_core.hookspecs import hookimpl
 from llmfit_core.hparams import COMMON_CONFIG, DECODER_CONFIG
-from llmfit_core.plan import Artifact, Plan, Recipe
+from llmfit_core.plan import Artifact, OutputFile, OutputTensor, Plan, Recipe
 from llmfit_core.roles import PRE_NORM_DECODER, SHAPES, Link, Role
 from llmfit_core.runtime import Capabilities, Generated, LaunchOptions, LaunchPlan, Probe, Runtime
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
+
+if TYPE_CHECKING:
+    from llmfit_core.checkpoint import open_checkpoint
+    from llmfit_core.pipeline import convert, plan_conversion
+    from llmfit_core.plugins import load_plugins
 
 __version__ = "0.1.0"
 
@@ -54,6 +62,8 @@ __all__ = [
     "Diagnosis",
     "Event",
     "Exporter",
+    "FillOptions",
+    "Filled",
     "Fix",
     "Fused",
     "Generated",
@@ -66,6 +76,8 @@ __all__ = [
     "Link",
     "LlmfitError",
     "OutputError",
+    "OutputFile",
+    "OutputTensor",
     "Packaged",
     "Packager",
     "Plan",
@@ -85,5 +97,24 @@ __all__ = [
     "UnsupportedError",
     "VerificationError",
     "Vocab",
+    "Written",
+    "convert",
     "hookimpl",
+    "load_plugins",
+    "open_checkpoint",
+    "plan_conversion",
 ]
+
+_LATE = {
+    "convert": "llmfit_core.pipeline",
+    "load_plugins": "llmfit_core.plugins",
+    "open_checkpoint": "llmfit_core.checkpoint",
+    "plan_conversion": "llmfit_core.pipeline",
+}
+
+
+def __getattr__(name: str) -> object:
+    """The functions that do the work, imported when they are first asked for."""
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
+    raise AttributeError(f"module 'llmfit_core' has no attribute {name!r}")

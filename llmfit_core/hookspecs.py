@@ -219,19 +219,19 @@ class Hooks:
 
         Called once, when plugins are loaded. An exporter is chosen by `--to NAME:SCHEME` and holds no list of
         models: it derives everything from roles, wiring and graphs, and refuses with `UnsupportedError` what
-        cannot be right. `plan` decides all from headers; `fill` then writes one file's tensors to the offsets
-        that the plan says, and `reopen` proves that the file is whole. Names, atomicity, manifest and resuming
-        are the core's business.
+        cannot be right. `plan` decides all from headers; `fill` then writes one file, head and tensors at the offsets
+        that the plan says, and tells each tensor that is done; `reopen` proves that the result is what was planned.
+        Places, atomicity, manifest and the journal of a resumed run are the core's business.
 
         Returns:
             `Exporter` values.
 
         Example:
             ```python
+            import hashlib
             import json
 
-            from llmfit_core import Exporter, Plan, Scheme, VerificationError, hookimpl
-            from llmfit_core.plan import OutputFile
+            from llmfit_core import Exporter, Filled, OutputFile, Plan, Scheme, VerificationError, hookimpl
 
             def plan(model, recipe):
                 table = {ref.name: list(ref.shape) for ref in model.refs}
@@ -239,14 +239,13 @@ class Hooks:
                 file = OutputFile(name=f"{model.name}.shapes.json", head=head, size=len(head))
                 return Plan(model=model, recipe=recipe, files=(file,))
 
-            def fill(plan, file, path, workers, done, on_done):
-                pass  # no file of this format holds a tensor
+            def fill(file, path, options):
+                path.write_bytes(file.head)  # no file of this format holds a tensor
+                return Filled(sha256=hashlib.sha256(file.head).hexdigest())
 
-            def reopen(path):
-                try:
-                    json.loads(path.read_text(encoding="utf-8"))
-                except ValueError as error:
-                    raise VerificationError("damaged", f"{path}: {error}", "Convert again.") from None
+            def reopen(path, plan):
+                if path.read_bytes() != plan.files[0].head:
+                    raise VerificationError("damaged", f"{path} is not what was planned", "Convert again.")
 
             @hookimpl
             def llmfit_exporters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -12,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from llmfit_core.errors import VerificationError
 from llmfit_core.hookspecs import Hooks
 from llmfit_core.plugin_loading import Plugin, _register, load
 from llmfit_core.plugin_record import KINDS
@@ -113,9 +115,14 @@ def test_the_examples_do_what_they_say(tmp_path):
     assert runtimes["capabilities"]().engine == "acme"
 
     exporters = namespace("llmfit_exporters")
-    (tmp_path / "x.json").write_text("{", encoding="utf-8")
-    with pytest.raises(Exception, match="damaged"):
-        exporters["reopen"](tmp_path / "x.json")
+    path = tmp_path / "x.json"
+    planned = exporters["plan"](types.SimpleNamespace(name="m", refs=()), None)
+    filled = exporters["fill"](planned.files[0], path, None)
+    exporters["reopen"](path, planned)
+    assert filled.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(VerificationError, match="damaged"):
+        exporters["reopen"](path, planned)
 
     app = typer.Typer()
     namespace("llmfit_commands")["llmfit_commands"](app)
