@@ -147,10 +147,11 @@ def _text_part(raw: Mapping[str, object]) -> tuple[dict[str, object], str]:
 def _same(values: Mapping[str, object], a: str, b: str) -> None:
     x, y = values.get(a), values.get(b)
     if x is not None and y is not None and str(x).removeprefix("torch.") != str(y).removeprefix("torch."):
-        _contradiction(a, x, b, y)
+        contradiction(a, x, b, y)
 
 
-def _contradiction(a: str, x: object, b: str, y: object) -> None:
+def contradiction(a: str, x: object, b: str, y: object) -> None:
+    """Raise the error that names two config keys that cannot both be true."""
     raise SourceError(
         "contradicting-config",
         f"config.json contradicts itself: {a} is {x!r}, {b} is {y!r}",
@@ -171,7 +172,7 @@ def _merge_rope(values: dict[str, object]) -> None:
         if value is None:
             return
         if name in found and found[name][1] != value:
-            _contradiction(found[name][0], found[name][1], label, value)
+            contradiction(found[name][0], found[name][1], label, value)
         found.setdefault(name, (label, value))
 
     nested = isinstance(new, Mapping) and bool(new) and all(isinstance(v, Mapping) or v is None for v in new.values())
@@ -183,7 +184,7 @@ def _merge_rope(values: dict[str, object]) -> None:
             continue
         kinds = {k: part[k] for k in ("rope_type", "type") if part.get(k) is not None}
         if len(set(kinds.values())) > 1:
-            _contradiction(f"{label}.rope_type", kinds["rope_type"], f"{label}.type", kinds["type"])
+            contradiction(f"{label}.rope_type", kinds["rope_type"], f"{label}.type", kinds["type"])
         for key, value in part.items():
             name = {"type": "rope_type", "rotary_pct": "partial_rotary_factor"}.get(key, key)
             put(name, f"{label}.{key}", "longrope" if name == "rope_type" and value == "su" else value)
@@ -191,7 +192,7 @@ def _merge_rope(values: dict[str, object]) -> None:
         a = new.get("rope_type", new.get("type", "default"))
         b = old.get("rope_type", old.get("type", "default"))
         if a != b and {a, b} != {"su", "longrope"}:
-            _contradiction("rope_parameters.rope_type", a, "rope_scaling.rope_type", b)
+            contradiction("rope_parameters.rope_type", a, "rope_scaling.rope_type", b)
     for key, name in (
         ("rope_theta", "rope_theta"),
         ("rotary_emb_base", "rope_theta"),

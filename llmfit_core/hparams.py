@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmfit_core.architecture import REQUIRED, Architecture, Asserts, Ignores, Reads, Use
-from llmfit_core.config import Config
+from llmfit_core.config import Config, contradiction
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.rope import Rope, read_rope
@@ -155,7 +155,10 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
         else:
             consumed[key] = use.hparam
             if value is not None:
-                hparams[use.hparam] = _checked(key, use.hparam, value)
+                checked = _checked(key, use.hparam, value)
+                if use.hparam in hparams and hparams[use.hparam] != checked:
+                    contradiction(keys[use.hparam], hparams[use.hparam], key, checked)
+                hparams[use.hparam] = checked
                 keys[use.hparam] = key
     for key, use in architecture.config.items():
         if isinstance(use, Reads) and use.hparam not in hparams:

@@ -120,6 +120,7 @@ WINDOW_CONFIG = {
 MIXTURE_CONFIG = {
     "intermediate_size": Reads("feed_forward_length", None),
     "num_experts": Reads("expert_count"),
+    "num_local_experts": Reads("expert_count"),  # transformers 5's spelling for Qwen3-MoE
     "num_experts_per_tok": Reads("expert_used_count"),
     "moe_intermediate_size": Reads("expert_feed_forward_length"),
     "norm_topk_prob": Reads("norm_topk_prob", False),

@@ -66,6 +66,9 @@ def dequantize_rows(rows: Array, ggml_type: str) -> Array:
     kind = BY_NAME[ggml_type]
     width = rows.shape[1] // kind.size * kind.block
     kernel = _KERNELS.get(ggml_type)
+    if rows.size == 0:
+        # gguf's kernels cannot shape nothing.
+        return np.empty((rows.shape[0], width), dtype=np.float32)
     if kernel is None:
         return _by_gguf(rows, ggml_type).reshape(rows.shape[0], width)
     blocks = np.ascontiguousarray(rows).reshape(-1, kind.size)

@@ -133,8 +133,11 @@ def fill(
         raise _output_error(path, size, error) from error
     try:
         try:
+            if not done:
+                os.ftruncate(fd, 0)  # whatever another run left
             _reserve(fd, size)
             _write_at(fd, memoryview(head), 0)
+            _clear_gaps(fd, len(head), jobs, size)
         except OSError as error:
             raise _output_error(path, size, error) from error
         return _Run(fd, path, jobs, size, count, set(done), digest).run(on_done, on_progress)
@@ -179,14 +182,15 @@ class _Run:
         on_progress: Callable[[int, int], None] | None,
     ) -> FillReport:
         threads = [threading.Thread(target=self._work, name=f"llmfit-fill-{i}") for i in range(self.workers)]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             results = self._follow(on_done, on_progress)
         finally:
             self.stop = True
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
         if self.hash is not None:
             while self.hashed < self.size:
                 self._hash_to(self.size)
@@ -316,6 +320,15 @@ def _read_at(fd: int, count: int, offset: int) -> bytes:
     with _seek_lock:
         os.lseek(fd, offset, os.SEEK_SET)
         return os.read(fd, count)
+
+
+def _clear_gaps(fd: int, start: int, jobs: Sequence[Job], size: int) -> None:
+    """Zero the padding, so that no bytes of another run shine through."""
+    ends = sorted((job.offset, job.offset + job.nbytes) for job in jobs)
+    for begin, end in [*ends, (size, size)]:
+        if begin > start:
+            _write_at(fd, memoryview(bytes(begin - start)), start)
+        start = end
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -1,0 +1,127 @@
+"""Plans and artifacts for people and for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, TextIO
+
+from llmfit_core.manifest import bits_per_weight, type_shares
+from llmfit_core.tensors import element_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from llmfit_core.events import Event
+    from llmfit_core.plan import Artifact, Plan
+
+
+def plan_json(plan: Plan, *, checked: bool) -> dict[str, object]:
+    """The documented JSON of a plan."""
+    model = plan.model
+    return {
+        "source": model.checkpoint.label,
+        "name": model.name,
+        "architecture": model.architecture.name,
+        "evidence": model.ledger.evidence,
+        "format": plan.recipe.exporter,
+        "scheme": plan.recipe.scheme,
+        "graph": plan.graph,
+        "engine": plan.engine,
+        "decoders": list(plan.decoders),
+        "plugins": dict(plan.plugins),
+        "hparams": {k: v for k, v in model.hparams.items() if isinstance(v, (int, float, str, bool))},
+        "exact_context": plan.exact_context,
+        "bits_per_weight": round(bits_per_weight(plan), 4),
+        "bytes": plan.size,
+        "weights": sum(element_count(t.shape) for t in plan.tensors),
+        "types": type_shares(plan),
+        "files": [{"name": f.name, "bytes": f.size, "tensors": len(f.tensors)} for f in plan.files],
+        "tensors": [
+            {"name": t.name, "role": t.role, "shape": list(t.shape), "type": t.type, "bytes": t.nbytes, "reason": t.reason}
+            for t in plan.tensors
+        ],
+        "checks": [{"name": c.name, "question": c.question, "tensors": list(c.tensors), "pending": not checked} for c in plan.checks],
+        "waived": dict(model.ledger.waived),
+        "config": {
+            "consumed": dict(model.ledger.consumed),
+            "asserted": list(model.ledger.asserted),
+            "ignored": list(model.ledger.ignored),
+            "unknown": list(model.ledger.unknown),
+        },
+        "events": [e.as_json() for e in plan.events],
+    }
+
+
+def artifact_json(artifact: Artifact, events: Sequence[Event]) -> dict[str, object]:
+    """The documented JSON of a finished conversion."""
+    return {
+        "format": artifact.format,
+        "scheme": artifact.scheme,
+        "paths": [str(p) for p in artifact.paths],
+        "manifest": dict(artifact.manifest),
+        "events": [e.as_json() for e in events],
+    }
+
+
+def print_plan(plan: Plan, to: TextIO, *, tensors: bool) -> None:
+    """A plan in a few lines; every tensor too, where asked."""
+    model = plan.model
+    weights = sum(element_count(t.shape) for t in plan.tensors)
+
+    def say(line: str = "") -> None:
+        print(line, file=to)
+
+    say(f"plan: {model.checkpoint.label}")
+    say(f"  model     {model.name}: {model.architecture.hf_classes[0]} ({model.ledger.evidence}), {weights / 1e6:.1f} M weights")
+    graph = f" for {plan.engine}'s graph {plan.graph}" if plan.graph else ""
+    say(f"  to        {plan.recipe.exporter}:{plan.recipe.scheme}{graph}")
+    for kind, share in type_shares(plan).items():
+        say(
+            f"  {kind:<9} {share['tensors']:>5} tensors  {share['weights'] / 1e6:>9.1f} M weights  "
+            f"{share['bytes'] / 1e6:>9.1f} MB"
+        )
+    say(f"  size      {plan.size / 1e6:.1f} MB in {_files(len(plan.files))}, {bits_per_weight(plan):.2f} bits per weight")
+    if plan.exact_context is not None:
+        say(f"  exact     up to {plan.exact_context} tokens")
+    for check in plan.checks:
+        say(f"  pending   {check.question} ({', '.join(check.tensors)})")
+    print_events(plan.events, to)
+    if tensors:
+        say()
+        for t in plan.tensors:
+            say(f"  {t.name:<40} {t.type:<7} {'x'.join(map(str, t.shape)):<20} {t.nbytes:>12}  {t.reason}".rstrip())
+
+
+def print_events(events: Iterable[Event], to: TextIO) -> None:
+    """Events by kind: the same code many times is one line with a count and the first message."""
+    counts: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], Event] = {}
+    for event in events:
+        key = (event.severity, event.code)
+        counts[key] += 1
+        first.setdefault(key, event)
+    for key, event in first.items():
+        more = f" (and {counts[key] - 1} more)" if counts[key] > 1 else ""
+        print(f"  {event.severity:<9} {event.message} [{event.code}]{more}", file=to)
+
+
+def print_artifact(artifact: Artifact, events: Sequence[Event]) -> None:
+    """What was written: paths on stdout, the rest on stderr."""
+    manifest = artifact.manifest
+    verified = manifest["verified"]
+    said = []
+    if isinstance(verified, dict):
+        if verified.get("reopened"):
+            said.append("reopened")
+        if verified.get("tokens"):
+            said.append(f"token ids equal in {verified['runtime']} on {verified['texts']} texts")
+    print(f"check: {', '.join(said) or 'none (--no-verify)'}", file=sys.stderr)
+    print(f"true bits per weight: {manifest['bits_per_weight']}", file=sys.stderr)
+    print_events([e for e in events if e.code in ("tokens-not-proven", "underflow", "not-finite", "observer-failed")], sys.stderr)
+    for path in artifact.paths:
+        print(path)
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"

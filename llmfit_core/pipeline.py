@@ -1,0 +1,193 @@
+"""`convert`: the only module that knows the order of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmfit_core import manifest as manifests
+from llmfit_core.checks import run_check
+from llmfit_core.errors import UnsupportedError, VerificationError
+from llmfit_core.events import Event, require_none_strict
+from llmfit_core.output import discard, places, publish, refuse_existing, require_space, write
+from llmfit_core.plan import Artifact, Plan, Recipe
+from llmfit_core.prepare import prepare
+
+if TYPE_CHECKING:
+    from llmfit_core.export import Exporter, Written
+    from llmfit_core.plugins import PluginRegistry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan and the exporter that made it."""
+
+    plan: Plan
+    exporter: Exporter
+
+
+def plan_conversion(
+    source: str | Path, recipe: Recipe, registry: PluginRegistry, *, check: bool = False, weights: bool = False
+) -> Planned:
+    """Decide everything about a conversion. Reads no weight unless `check` is given.
+
+    Args:
+        source: A folder, a `.gguf` file or a hub id.
+        recipe: What is wanted; an empty scheme means the format's usual one.
+        registry: The plugins.
+        check: Run the data checks, and plan by their answers.
+        weights: Download the weights of a hub id.
+    """
+    provided = registry.exporter(recipe.exporter)
+    exporter = provided.value
+    if not recipe.scheme:
+        recipe = replace(recipe, scheme=exporter.schemes[0].name)
+    prepared = prepare(source, registry, pre=recipe.pre, weights=weights)
+    model = prepared.model
+    plan = exporter.plan(model, recipe)
+    if check and plan.checks:
+        answers = {c.name: run_check(c, plan.model) for c in plan.checks}
+        same = answers.get("head-equals-embedding")
+        prepared = prepare(source, registry, pre=recipe.pre, weights=weights, same_head=same)
+        plan = exporter.plan(prepared.model, recipe)
+    plugins = prepared.plugins | {
+        f"exporter {exporter.name}": f"{provided.plugin.distribution} {provided.plugin.version}"
+    }
+    events = tuple(dict.fromkeys(plan.events))
+    plan = replace(plan, plugins=plugins, decoders=prepared.decoders, events=events)
+    if recipe.strict:
+        require_none_strict(plan.events)
+    return Planned(plan=plan, exporter=exporter)
+
+
+def convert(
+    source: str | Path,
+    recipe: Recipe,
+    out: Path,
+    registry: PluginRegistry,
+    *,
+    overwrite: bool = False,
+    verify: bool = True,
+    workers: int = 0,
+    on_plan: Callable[[Plan], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Artifact, tuple[Event, ...]]:
+    """Convert a model, and prove what can be proven cheaply.
+
+    Args:
+        source: A folder, a `.gguf` file or a hub id.
+        recipe: What is wanted.
+        out: A file where it ends in the format's suffix, else a folder.
+        registry: The plugins.
+        overwrite: Replace an earlier artifact.
+        verify: Reopen the result and compare token ids in a runtime.
+        workers: How many at once; 0 for as many as there are cores.
+        on_plan: Told the plan before the work.
+        progress: Called with bytes written and bytes in all.
+
+    Returns:
+        The artifact, and every event of plan, work and verification.
+
+    Raises:
+        LlmfitError: Nothing then stands at a final name.
+    """
+    from llmfit_core import __version__
+
+    planned = plan_conversion(source, recipe, registry, weights=True)
+    where = places(planned.plan, planned.exporter, out)
+    refuse_existing(where, overwrite=overwrite, sources=_read_files(planned.plan))
+    if planned.plan.checks:
+        planned = plan_conversion(source, recipe, registry, check=True, weights=True)
+        where = places(planned.plan, planned.exporter, out)
+        refuse_existing(where, overwrite=overwrite, sources=_read_files(planned.plan))
+    plan, exporter = planned.plan, planned.exporter
+    manifests.read_manifest(where.folder)
+    require_space(plan, where)
+    if on_plan is not None:
+        on_plan(plan)
+    losses = _Losses(strict=recipe.strict)
+    with ThreadPoolExecutor(max_workers=1) as aside:
+        files = _read_files(plan)
+        sums = [aside.submit(manifests.sha256_of, p) for p in files]
+        try:
+            filled = write(plan, exporter, where, workers=workers, judge=losses.judge, progress=progress)
+        except BaseException:
+            for job in sums:
+                job.cancel()
+            raise
+        sources = {p.name: job.result() for p, job in zip(files, sums, strict=True)}
+    events = (*plan.events, *losses.events)
+    verified: dict[str, object] = {}
+    if verify:
+        target = where.stage if where.whole_folder else where.staged[0]
+        try:
+            exporter.reopen(target, plan)
+            said, more = _prove(plan, target, exporter, registry)
+        except VerificationError:
+            discard(where)
+            raise
+        verified |= {"reopened": True} | said
+        events = (*events, *more)
+    publish(where, overwrite=overwrite, known=manifests.known_files(where.folder) if where.whole_folder else frozenset())
+    names = [f.relative_to(where.folder).as_posix() for f in where.files]
+    entry = manifests.make_manifest(
+        plan, version=__version__, sources=sources, filled=filled, names=names, events=events, verified=verified
+    )
+    manifests.write_manifest(where.folder, "." if where.whole_folder else names[0], entry)
+    artifact = Artifact(format=exporter.name, scheme=plan.recipe.scheme, paths=where.files, manifest=entry)
+    return artifact, (*events, *registry.notify_written(artifact, plan))
+
+
+def _read_files(plan: Plan) -> tuple[Path, ...]:
+    paths: dict[str, None] = {}
+    for tensor in plan.tensors:
+        paths.update(dict.fromkeys(tensor.tensor.files()))
+    return tuple(Path(p) for p in sorted(paths))
+
+
+def _prove(
+    plan: Plan, target: Path, exporter: Exporter, registry: PluginRegistry
+) -> tuple[dict[str, object], tuple[Event, ...]]:
+    from llmfit_core.verify.tokens import prove_tokens
+
+    gguf = plan.model.checkpoint.gguf
+    if exporter.name == "gguf":
+        return prove_tokens(plan.model, target, "gguf", registry)
+    if gguf is not None:
+        return prove_tokens(plan.model, gguf.files[0], "gguf", registry)
+    return {}, ()
+
+
+class _Losses:
+    """What types could not hold: an overflow is an error, the rest is told."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.found: dict[str, Written] = {}
+
+    def judge(self, name: str, outcome: Written) -> None:
+        if outcome.overflow:
+            raise UnsupportedError(
+                "overflow",
+                f"{name}: {outcome.overflow} values are too large for their type and would become infinite",
+                "Choose a wider type: bf16 instead of f16, or --tensor-type for this tensor.",
+            )
+        if outcome.underflow or outcome.nonfinite:
+            self.found[name] = outcome
+            if self.strict:
+                require_none_strict(self.events)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        out = []
+        for name, w in sorted(self.found.items()):
+            if w.nonfinite:
+                message = f"{name} holds {w.nonfinite} NaNs or infinities, as its source does"
+                out.append(Event(code="not-finite", message=message, subject=name))
+            if w.underflow:
+                message = f"{name}: {w.underflow} values are too small for their type and became zero"
+                out.append(Event(code="underflow", message=message, subject=name, severity="fallback"))
+        return tuple(out)

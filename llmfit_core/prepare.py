@@ -1,0 +1,144 @@
+"""From what the user named to a `Model`: open, decode, recognise, read the tokenizer, resolve."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from llmfit_core.checkpoint import Checkpoint, open_checkpoint
+from llmfit_core.errors import UnsupportedError
+from llmfit_core.recognise import recognise
+from llmfit_core.resolve import resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from llmfit_core.architecture import Architecture
+    from llmfit_core.model import Model
+    from llmfit_core.plugins import PluginRegistry
+    from llmfit_core.tokenizer.vocab import Vocab
+
+UNDECODABLE = ("bitsandbytes", "hqq", "aqlm", "quanto", "vptq", "eetq", "higgs", "spqr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A model, and the names of the decoders and plugins that had a part in it."""
+
+    model: Model
+    decoders: tuple[str, ...]
+    plugins: dict[str, str]
+
+
+def prepare(
+    source: str | Path,
+    registry: PluginRegistry,
+    *,
+    pre: str | None = None,
+    weights: bool = False,
+    same_head: bool | None = None,
+) -> Prepared:
+    """Understand a source without reading a weight.
+
+    Args:
+        source: A folder, a `.gguf` file or a hub id.
+        registry: The plugins.
+        pre: Override of the pre-tokenizer's name.
+        weights: Download the weights of a hub id.
+        same_head: The answer to the data check of that name, once known.
+
+    Raises:
+        SourceError, UnsupportedError, PluginError: See `docs/reference/errors.md`.
+    """
+    provided = registry.architectures()
+    architectures = [p.value for p in provided]
+    checkpoint = open_checkpoint(source, weights=weights)
+    registry.require_decided((*checkpoint.config.architectures, checkpoint.config.model_type))
+    plugins: dict[str, str] = {}
+    decoders = []
+    for decoder in registry.decoders():
+        if decoder.value.detects(checkpoint):
+            chosen = registry.decoder(decoder.value.name)
+            checkpoint = chosen.value.decode(checkpoint, architectures)
+            decoders.append(chosen.value.name)
+            plugins[f"decoder {chosen.value.name}"] = f"{chosen.plugin.distribution} {chosen.plugin.version}"
+    if checkpoint.gguf is not None and not decoders:
+        raise registry.missing("decoder", "gguf", [d.value.name for d in registry.decoders()])
+    _refuse_undecoded(checkpoint, decoders)
+    try:
+        architecture, evidence, noticed = recognise(checkpoint, architectures)
+    except UnsupportedError as error:
+        if error.code == "unknown-architecture" and checkpoint.config.architectures:
+            hint = registry.missing("class", checkpoint.config.architectures[0], [])
+            if "failed" in hint.remedy or "failed" in hint.cause or "LLMFIT_PLUGINS" in hint.remedy:
+                raise UnsupportedError(error.code, error.cause, hint.remedy) from error
+        raise
+    owner = registry.architecture(architecture.name)
+    plugins[f"architecture {architecture.name}"] = f"{owner.plugin.distribution} {owner.plugin.version}"
+    vocab = _vocab(checkpoint, registry, pre)
+    model = resolve(
+        checkpoint,
+        owner.value,
+        plugin=plugins[f"architecture {architecture.name}"],
+        evidence=evidence,
+        vocab=vocab,
+        name=model_name(checkpoint, owner.value),
+        same_head=same_head,
+    )
+    if model.vocab is not None:
+        from llmfit_core.tokenizer.fit import fit_vocab
+
+        rows = model.integer("vocab_rows")
+        stated = checkpoint.config.values.get("vocab_size")
+        fitted = fit_vocab(model.vocab, rows, stated if isinstance(stated, int) else None)
+        model = replace(model, vocab=fitted)
+    return Prepared(model=replace(model, events=(*noticed, *model.events)), decoders=tuple(decoders), plugins=plugins)
+
+
+def _vocab(checkpoint: Checkpoint, registry: PluginRegistry, pre: str | None) -> Vocab | None:
+    if checkpoint.vocab is not None:
+        if pre:
+            return replace(checkpoint.vocab, pre=pre)
+        return checkpoint.vocab
+    for reader in registry.tokenizers():
+        if reader.value.detects(checkpoint.side, checkpoint.config.values):
+            return reader.value.read(checkpoint.side, checkpoint.config.values)
+    names = {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"}
+    if not names & set(checkpoint.side):
+        return None
+    from llmfit_core.tokenizer.read import read_vocab
+
+    return read_vocab(checkpoint.side, checkpoint.config.values, pre=pre)
+
+
+def _refuse_undecoded(checkpoint: Checkpoint, decoders: list[str]) -> None:
+    """A quantized source that no decoder took is named, not misread."""
+    section = checkpoint.config.values.get("quantization_config") or checkpoint.config.raw.get("quantization_config")
+    if not isinstance(section, dict) or decoders:
+        return
+    method = str(section.get("quant_method", "unknown"))
+    if section.get("load_in_4bit") or section.get("load_in_8bit"):
+        method = "bitsandbytes"
+    remedy = "Install a plugin that decodes it, or convert the model's 16-bit original instead."
+    if method in UNDECODABLE:
+        remedy = "Its packing cannot be read here: convert the model's 16-bit original instead."
+    raise UnsupportedError(
+        "undecodable-source", f"{checkpoint.label} is quantized by {method}, which no installed plugin decodes", remedy
+    )
+
+
+def model_name(checkpoint: Checkpoint, architecture: Architecture) -> str:
+    """What to call the model, leaking neither folder nor commit: repo id, `_name_or_path` if it is an id, or the class."""
+    if checkpoint.repo:
+        return checkpoint.repo.rsplit("/", 1)[-1]
+    if checkpoint.gguf is not None:
+        name = checkpoint.gguf.kv.get("general.name")
+        if name is not None and isinstance(name.value, str) and name.value:
+            return name.value
+    path = checkpoint.config.raw.get("_name_or_path")
+    if isinstance(path, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path):
+        return path.rsplit("/", 1)[-1]
+    return architecture.name
+
+

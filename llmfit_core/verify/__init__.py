@@ -1,0 +1,1 @@
+"""Is it still the same model?"""

@@ -1,0 +1,256 @@
+"""A GGUF file as a Hugging Face checkpoint: names, config, tokenizer and lazy plain tensors.
+
+The architecture's table is read backwards: a graph's name finds the architecture, its keys become hparams, hparams
+become config keys, roles become tensor names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from llmfit_core.architecture import Architecture, Fused, Graph, Reads, Slot, slot_roles
+from llmfit_core.config import normalise
+from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.model import Key
+from llmfit_core.readers.ggml_types import PLAIN
+from llmfit_core.readers.gguf import GgufFile, tensor_of
+from llmfit_core.roles import Role
+from llmfit_core.tensors import TensorRef
+from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
+from llmfit_core.transform import Affine, Concat, Slice, Transpose
+from llmfit_gguf.dequant import Dequantized
+from llmfit_gguf.layout import from_gguf
+from llmfit_gguf.rope_back import rope_config, shortest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llmfit_core.checkpoint import Checkpoint
+    from llmfit_core.tensors import Tensor
+
+FROM_KEYS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+def is_gguf(checkpoint: Checkpoint) -> bool:
+    """Whether the source is a GGUF file."""
+    return checkpoint.gguf is not None
+
+
+def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Checkpoint:
+    """The checkpoint as Hugging Face would have it.
+
+    Raises:
+        UnsupportedError: `unknown-graph`.
+        SourceError: `gguf-key-missing`, `stray-tensor`, `gguf-key-type`.
+    """
+    file = checkpoint.gguf
+    assert file is not None
+    name = _text(file, "general.architecture")
+    architecture, graph = _find(file, name, architectures)
+    hparams = _hparams(file, architecture, graph)
+    tensors = {n: _plain(tensor_of(t)) for n, t in file.tensors.items() if n not in FROM_KEYS}
+    book = _Rows(architecture, hparams)
+    canonical, strangers = from_gguf(tensors, hparams, graph, book.rows)
+    refs, left = _to_hf(canonical, architecture, hparams)
+    strangers += [f"blk.{k.layer}.{k.role}.{k.part}" if k.layer is not None else f"{k.role}.{k.part}" for k in left]
+    if strangers:
+        raise SourceError(
+            "stray-tensor",
+            f"{checkpoint.label}: the table of {architecture.name} has no place for the tensor {strangers[0]}"
+            + (f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""),
+            "The file holds more than this architecture; a newer plugin may know it.",
+        )
+    vocab = vocab_from_gguf({k: kv.value for k, kv in file.kv.items()}) if "tokenizer.ggml.tokens" in file.kv else None
+    raw = _config(file, architecture, graph, hparams, tied=Key(Role.HEAD) not in canonical)
+    if vocab is not None:
+        raw |= {f"{k}_token_id": vocab.specials[k] for k in ("bos", "eos", "pad") if k in vocab.specials}
+    events = []
+    quantized = sorted({t.ggml_type for t in file.tensors.values() if t.ggml_type not in PLAIN})
+    if quantized:
+        events.append(
+            Event(
+                code="requantized",
+                message=f"the source is already quantized ({', '.join(quantized)}); quantizing it again loses more",
+                severity="info",
+                subject=checkpoint.label,
+            )
+        )
+    repo = file.kv.get("llmfit.source.repo")
+    config = normalise(raw)
+    return replace(
+        checkpoint,
+        repo=checkpoint.repo or (str(repo.value) if repo is not None else ""),
+        config=config,
+        tensors={r.name: r for r in refs},
+        vocab=vocab,
+        events=(*checkpoint.events, *events),
+    )
+
+
+def _text(file: GgufFile, key: str) -> str:
+    kv = file.kv.get(key)
+    if kv is None or not isinstance(kv.value, str):
+        raise SourceError("gguf-key-missing", f"{file.files[0]} lacks the key {key}", "The file is no language model.")
+    return kv.value
+
+
+def _find(file: GgufFile, name: str, architectures: Sequence[Architecture]) -> tuple[Architecture, Graph]:
+    """The architecture whose graph the file names; where several share it, the one whose tensors these are."""
+    candidates = [(a, g) for a in architectures for g in a.graphs if g.format == "gguf" and g.name == name]
+    if not candidates:
+        known = sorted({g.name for a in architectures for g in a.graphs if g.format == "gguf"})
+        raise UnsupportedError(
+            "unknown-graph",
+            f"{file.files[0]}: no installed plugin knows the GGUF architecture {name}; known: {', '.join(known)}",
+            "Install the plugin that knows it: see `llmfit plugins list`.",
+        )
+    held = {k.split(".")[2] if k.startswith("blk.") else k.split(".")[0] for k in file.tensors}
+
+    def fit(pair: tuple[Architecture, Graph]) -> int:
+        architecture, graph = pair
+        merged = {r for name, roles in graph.merges.items() if name in held for r in roles}
+        roles = {r for p in architecture.tensors for r in slot_roles(architecture.slot(p))}
+        spelled = {graph.spelling.get(r, r) for r in roles}
+        return -len((held - set(FROM_KEYS) - spelled) - set(graph.merges)) - len(spelled - held - merged)
+
+    return max(candidates, key=fit)
+
+
+def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[str, Any]:
+    hparams: dict[str, Any] = {}
+    prefix = f"{graph.name}."
+    for key, kv in file.kv.items():
+        if key.startswith(prefix):
+            value = kv.value
+            if not isinstance(value, (int, float, str, bool)):
+                value = list(value)
+            hparams[key.removeprefix(prefix)] = value
+    for needed in ("block_count", "embedding_length", "attention.head_count"):
+        if not isinstance(hparams.get(needed), int):
+            raise SourceError(
+                "gguf-key-missing", f"{file.files[0]} lacks a whole number {prefix}{needed}", "The file is incomplete."
+            )
+    heads = hparams["attention.head_count"]
+    hparams.setdefault("attention.head_count_kv", heads)
+    if heads <= 0 or not 0 < hparams["block_count"] < 10000:
+        raise SourceError("gguf-key-type", f"{file.files[0]} claims {heads} heads", "The file is damaged.")
+    hparams.setdefault("attention.key_length", hparams["embedding_length"] // heads)
+    hparams.setdefault("attention.value_length", hparams["attention.key_length"])
+    hparams.setdefault("rope.freq_base", 10000.0)
+    embed = file.tensors.get("token_embd.weight")
+    if embed is not None:
+        hparams["vocab_rows"] = hparams["vocab_size"] = embed.shape[0]
+    for hparam, fix in graph.fixes.items():
+        if hparam not in hparams and fix.values[0] is not None:
+            hparams[hparam] = fix.values[0]
+    if architecture.hparams is not None:
+        hparams.update({k: v for k, v in architecture.hparams(_assumed(architecture) | hparams).items() if v is not None})
+    return hparams
+
+
+def _assumed(architecture: Architecture) -> dict[str, object]:
+    return {
+        u.hparam: u.default
+        for u in architecture.config.values()
+        if isinstance(u, Reads) and isinstance(u.default, (int, float, str, bool))
+    }
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype in PLAIN else Dequantized(tensor)
+
+
+class _Rows:
+    """How many rows a role's matrix has, by the architecture's shapes."""
+
+    def __init__(self, architecture: Architecture, hparams: Mapping[str, Any]) -> None:
+        self.architecture, self.hparams = architecture, hparams
+
+    def rows(self, role: str) -> int:
+        dims = self.architecture.shape_of(role)
+        if not dims:
+            return 0
+        first = dims[-2] if len(dims) > 1 else dims[0]
+        product = 1
+        for d in first if isinstance(first, tuple) else (first,):
+            product *= d if isinstance(d, int) else int(self.hparams.get(d, 0) or 0)
+        return product
+
+
+def _to_hf(
+    canonical: Mapping[Key, Tensor], architecture: Architecture, hparams: Mapping[str, Any]
+) -> tuple[list[TensorRef], list[Key]]:
+    """Tensors under Hugging Face names, as that architecture stores them; and what found no place."""
+    refs: list[TensorRef] = []
+    left = dict(canonical)
+    layers = int(hparams["block_count"])
+    for pattern in architecture.tensors:
+        slot = architecture.slot(pattern)
+        for layer in range(layers) if "{layer}" in pattern else [None]:
+            for part in ("weight", "bias"):
+                keys = [Key(role, layer, part) for role in slot_roles(slot)]
+                if any(k not in left for k in keys):
+                    continue
+                whole = [left.pop(k) for k in keys]
+                name = pattern if layer is None else pattern.replace("{layer}", str(layer))
+                count = whole[0].shape[0] if "{expert}" in pattern else 0
+                for expert in range(count) if "{expert}" in pattern else [None]:
+                    parts = [Slice(t, expert, expert + 1, 0, squeeze=True) for t in whole] if expert is not None else whole
+                    full = name if expert is None else name.replace("{expert}", str(expert))
+                    refs.append(
+                        TensorRef(
+                            name=f"{full}.{part}",
+                            tensor=_stored(tuple(parts), slot, part),
+                            part=part,
+                            layer=layer,
+                            expert=expert,
+                        )
+                    )
+    return refs, list(left)
+
+
+def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str) -> Tensor:
+    if slot.shift and part == "weight":
+        parts = tuple(Affine(p, shift=-slot.shift) for p in parts)
+    if not isinstance(slot.role, Fused) or len(parts) == 1:
+        tensor = parts[0]
+    elif slot.role.axis == 0:
+        tensor = Concat(parts)
+    else:
+        tensor = Transpose(Concat(tuple(Transpose(p) for p in parts)))
+    return Transpose(tensor) if slot.transposed and part == "weight" else tensor
+
+
+def _config(
+    file: GgufFile, architecture: Architecture, graph: Graph, hparams: Mapping[str, Any], *, tied: bool
+) -> dict[str, object]:
+    """A config.json from hparams: the architecture's own keys, and what a graph fixes."""
+    out: dict[str, object] = {
+        "architectures": [architecture.hf_classes[0]],
+        "model_type": architecture.model_types[0] if architecture.model_types else architecture.name,
+        "dtype": "bfloat16",
+    }
+    taken: set[str] = set()
+    for key, use in architecture.config.items():
+        if not isinstance(use, Reads) or use.hparam in taken:
+            continue
+        value = hparams.get(use.hparam)
+        if value is None and use.null_is_none:
+            out[key] = None
+        elif value is not None and use.hparam not in ("rope.freq_base", "partial_rotary_factor"):
+            out[key] = _short(value)
+            taken.add(use.hparam)
+    out["tie_word_embeddings"] = tied
+    for pattern in architecture.tensors:
+        bias = architecture.slot(pattern).bias
+        if isinstance(bias, str) and bias != "optional":
+            has = any(f".{r}.bias" in n for r in slot_roles(architecture.slot(pattern)) for n in file.tensors)
+            config_key = next((k for k, u in architecture.config.items() if isinstance(u, Reads) and u.hparam == bias), bias)
+            out[config_key] = bool(out.get(config_key)) or has
+    return out | rope_config(file, graph.name, hparams)
+
+
+def _short(value: object) -> object:
+    return shortest(value) if isinstance(value, float) else value

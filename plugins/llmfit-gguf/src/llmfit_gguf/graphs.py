@@ -1,0 +1,115 @@
+"""Which of an architecture's graphs computes this checkpoint: one of them, or a refusal with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmfit_core.errors import UnsupportedError
+from llmfit_core.events import Event
+
+if TYPE_CHECKING:
+    from llmfit_core.architecture import Graph
+    from llmfit_core.model import Model
+
+
+def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
+    """The first graph that computes `model`, the tokens up to which it is exact (`None`: all), and the bounds.
+
+    Raises:
+        UnsupportedError: `no-graph`, `graph-cannot`, with every graph's reason.
+    """
+    graphs = [g for g in model.architecture.graphs if g.format == "gguf"]
+    if not graphs:
+        raise UnsupportedError(
+            "no-graph",
+            f"no runtime is known to have a graph for {model.architecture.hf_classes[0]} in GGUF files",
+            "Export to hf instead, or use a plugin version that names a graph.",
+        )
+    reasons = []
+    for graph in graphs:
+        reason = obstacle(model, graph)
+        if reason is None:
+            exact, events = limits(model, graph)
+            return graph, exact, events
+        reasons.append(f"{graph.engine}'s {graph.name}: {reason}")
+    raise UnsupportedError(
+        "graph-cannot",
+        "; ".join(reasons),
+        "Run this checkpoint in transformers (--to hf), or choose a model whose config the graph computes.",
+    )
+
+
+def obstacle(model: Model, graph: Graph) -> str | None:
+    """Why `graph` does not compute `model`, or `None` where it does."""
+    for hparam, fix in graph.fixes.items():
+        value = model.hparams.get(hparam)
+        if value not in fix.values and not (fix.unless is not None and fix.unless(model.hparams)):
+            return f"{_config_key(model, hparam)} is {value!r}, but {fix.why}"
+    kind = model.rope.type
+    if kind not in graph.rope:
+        return f"the rope type is {kind}, which this graph does not compute"
+    custom = yarn_is_custom(model)
+    if custom and not graph.rope_factors:
+        return f"yarn has {custom}, which this graph does not read"
+    if graph.biases is not None:
+        odd = next((k for k in model.tensors if k.part == "bias" and k.role not in graph.biases), None)
+        if odd is not None:
+            return f"layer {odd.layer} has a bias on {odd.role}, which this graph does not load"
+    return None
+
+
+def limits(model: Model, graph: Graph) -> tuple[int | None, tuple[Event, ...]]:
+    """Up to where the graph is exact, and the bounds as events."""
+    exact: list[int] = []
+    events = []
+    context = model.integer("context_length")
+    for limit in graph.limits:
+        tokens = model.integer(limit.hparam)
+        if 0 < tokens < context:
+            exact.append(tokens)
+            message = limit.message.format(tokens=tokens)
+            events.append(Event(code="bound-" + limit.hparam.split(".")[-1].replace("_", "-"), message=message,
+                                severity="bound", subject=_config_key(model, limit.hparam)))
+    rope = model.rope
+    if rope.type == "dynamic":
+        exact.append(rope.original_context)
+        events.append(
+            Event(
+                code="bound-dynamic-rope",
+                message=f"dynamic rope is exact up to {rope.original_context} tokens; beyond, the graph does not stretch",
+                severity="bound",
+                subject="rope_scaling",
+            )
+        )
+    if rope.type == "longrope" and rope.original_context < context:
+        exact.append(rope.original_context)
+        events.append(
+            Event(
+                code="bound-longrope",
+                message=f"longrope: exact up to {rope.original_context} tokens when launched with that context; launched "
+                f"with more, exact only for texts longer than {rope.original_context} tokens",
+                severity="bound",
+                subject="rope_scaling",
+            )
+        )
+    return (min(exact) if exact else None), tuple(events)
+
+
+def yarn_is_custom(model: Model) -> str:
+    """What of yarn's parameters no key of llama.cpp's common loader carries; empty where nothing."""
+    rope = model.rope
+    if rope.type != "yarn":
+        return ""
+    odd = []
+    if rope.beta_fast != 32 or rope.beta_slow != 1:
+        odd.append(f"beta_fast {rope.beta_fast:g} and beta_slow {rope.beta_slow:g}")
+    if not rope.truncate:
+        odd.append("truncate false")
+    return " and ".join(odd)
+
+
+def _config_key(model: Model, hparam: str) -> str:
+    for key, name in model.ledger.consumed.items():
+        if name == hparam:
+            return key
+    return hparam

@@ -1,0 +1,151 @@
+"""Any understood model as a Hugging Face folder: safetensors shards, config, tokenizer, template."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from llmfit_core.dtypes import DTYPES, FLOATS
+from llmfit_core.errors import UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.plan import OutputFile, OutputTensor, Plan
+from llmfit_core.tensors import element_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llmfit_core.model import Model
+    from llmfit_core.plan import Recipe
+
+SHARD_BYTES = 5_000_000_000
+"""transformers' own default limit of a shard."""
+TORCH_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+CARRIED = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+
+
+def plan(model: Model, recipe: Recipe) -> Plan:
+    """The folder: every file's bytes but for the tensors' values.
+
+    Raises:
+        UnsupportedError: `unknown-scheme`, `option-not-for-format`.
+    """
+    if recipe.scheme not in TORCH_NAMES:
+        raise UnsupportedError(
+            "unknown-scheme", f"hf has no scheme {recipe.scheme!r}", f"Choose one of: {', '.join(TORCH_NAMES)}."
+        )
+    for given, option in (
+        (recipe.tensor_types, "--tensor-type"),
+        (recipe.metadata, "--set"),
+        (recipe.rope_freq_base, "--rope-freq-base"),
+        (recipe.rope_freq_scale, "--rope-freq-scale"),
+        (recipe.context_length, "--context-length"),
+    ):
+        if given:
+            raise UnsupportedError("option-not-for-format", f"{option} means nothing to hf folders", "Leave it out.")
+    tensors = [_output(ref.name, ref.tensor, ref.role, recipe.scheme) for ref in model.refs]
+    files = _shards(tensors, recipe.split_max_bytes or SHARD_BYTES)
+    texts = _side_files(model, recipe.scheme)
+    files += [OutputFile(name=n, head=b, size=len(b)) for n, b in sorted(texts.items())]
+    events = list(model.events)
+    if model.vocab is not None:
+        events += model.vocab.events
+    elif not any(n in texts for n in ("tokenizer.json", "tokenizer.model")):
+        events.append(Event(code="no-tokenizer", message="the source has no tokenizer; the folder gets none"))
+    return Plan(model=model, recipe=recipe, files=tuple(files), events=tuple(events))
+
+
+def _output(name: str, tensor: object, role: str, scheme: str) -> OutputTensor:
+    shape, dtype = tensor.shape, tensor.dtype  # type: ignore[attr-defined]
+    kind = scheme if dtype in FLOATS else dtype
+    return OutputTensor(
+        name=name, tensor=tensor, type=kind, nbytes=element_count(shape) * DTYPES[kind].size, role=role  # type: ignore[arg-type]
+    )
+
+
+def _shards(tensors: Sequence[OutputTensor], limit: int) -> list[OutputFile]:
+    groups: list[list[OutputTensor]] = [[]]
+    used = 0
+    for tensor in tensors:
+        if groups[-1] and used + tensor.nbytes > limit:
+            groups.append([])
+            used = 0
+        groups[-1].append(tensor)
+        used += tensor.nbytes
+    count = len(groups)
+    names = ["model.safetensors"] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    files = [_shard(n, g) for n, g in zip(names, groups, strict=True)]
+    if count > 1:
+        index = {
+            "metadata": {"total_size": sum(t.nbytes for t in tensors)},
+            "weight_map": {t.name: n for n, g in zip(names, groups, strict=True) for t in g},
+        }
+        head = _json(index)
+        files.append(OutputFile(name="model.safetensors.index.json", head=head, size=len(head)))
+    return files
+
+
+def _shard(name: str, tensors: Sequence[OutputTensor]) -> OutputFile:
+    """A safetensors file: eight bytes of header length, JSON padded with spaces to eight, then the tensors."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for t in tensors:
+        entries[t.name] = {
+            "dtype": DTYPES[t.type].safetensors,
+            "shape": list(t.shape),
+            "data_offsets": [offset, offset + t.nbytes],
+        }
+        offset += t.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    placed = []
+    at = len(head)
+    for t in tensors:
+        placed.append((t, at))
+        at += t.nbytes
+    return OutputFile(name=name, head=head, tensors=tuple(placed), size=at)
+
+
+def _side_files(model: Model, scheme: str) -> dict[str, bytes]:
+    """Config and tokenizer: the source's own files, or files rebuilt from what a GGUF file says."""
+    checkpoint = model.checkpoint
+    config = {k: v for k, v in checkpoint.config.raw.items() if k not in ("quantization_config", "torch_dtype", "dtype")}
+    config["torch_dtype" if "torch_dtype" in checkpoint.config.raw else "dtype"] = TORCH_NAMES[scheme]
+    out = {"config.json": _json(config)}
+    carried = [n for n in checkpoint.side if n in CARRIED or n.startswith("additional_chat_templates/")]
+    for name in carried:
+        out[name] = checkpoint.side[name].read_bytes()
+    if checkpoint.gguf is not None and model.vocab is not None:
+        from llmfit_core.tokenizer.write import vocab_files
+
+        out |= vocab_files(model.vocab)
+        out["generation_config.json"] = _json(_generation(model))
+    return out
+
+
+def _generation(model: Model) -> dict[str, object]:
+    vocab = model.vocab
+    assert vocab is not None
+    out: dict[str, object] = {"_from_model_config": True}
+    for key in ("bos", "pad"):
+        if key in vocab.specials:
+            out[f"{key}_token_id"] = vocab.specials[key]
+    if vocab.stops:
+        out["eos_token_id"] = list(vocab.stops) if len(vocab.stops) > 1 else vocab.stops[0]
+    return out
+
+
+def _json(value: Mapping[str, object]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,122 @@
+"""Between meaning and GGUF's tensors: spelling, merging, the row order of rope; and back.
+
+Forward: a model's canonical tensors (by role, layer and part) become the tensors a graph loads. Backward: the tensors
+of a GGUF file become canonical again. Each step has its inverse, so the same `Graph` serves both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from llmfit_core.model import Key
+from llmfit_core.roles import Role
+from llmfit_core.transform import Concat, PermuteRope, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from llmfit_core.architecture import Graph, Hparams
+    from llmfit_core.tensors import Tensor
+
+_BLOCK = re.compile(r"blk\.(\d{1,5})\.(.+)\.(weight|bias|scale)")
+_WHOLE = re.compile(r"([a-z][a-z0-9_]*)\.(weight|bias|scale)")
+
+
+def spell(key: Key, graph: Graph) -> str:
+    """A tensor's name in the file (`blk.0.attn_q.weight`)."""
+    role = graph.spelling.get(key.role, key.role)
+    return f"{role}.{key.part}" if key.layer is None else f"blk.{key.layer}.{role}.{key.part}"
+
+
+def to_gguf(tensors: Mapping[Key, Tensor], hparams: Hparams, graph: Graph) -> dict[str, tuple[Tensor, str]]:
+    """By GGUF name, the tensor and its role, in the model's order."""
+    merged_into = {role: (name, roles) for name, roles in graph.merges.items() for role in roles}
+    out: dict[str, tuple[Tensor, str]] = {}
+    for key, tensor in tensors.items():
+        group = merged_into.get(key.role)
+        if group is None or any(Key(r, key.layer, key.part) not in tensors for r in group[1]):
+            out[spell(key, graph)] = (_turn(key, tensor, hparams, graph, inverse=False), key.role)
+            continue
+        name, roles = group
+        if key.role == roles[0]:
+            keys = [Key(r, key.layer, key.part) for r in roles]
+            parts = tuple(_turn(k, tensors[k], hparams, graph, inverse=False) for k in keys)
+            out[spell(Key(name, key.layer, key.part), graph)] = (join(parts), "+".join(roles))
+    return out
+
+
+def from_gguf(
+    tensors: Mapping[str, Tensor], hparams: Hparams, graph: Graph, rows_of: Callable[[str], int]
+) -> tuple[dict[Key, Tensor], list[str]]:
+    """Canonical tensors of a GGUF file, and the names that are no tensor of a layer or of the whole model.
+
+    Args:
+        tensors: By GGUF name, plain.
+        hparams: Of the model.
+        graph: The graph the file was written for.
+        rows_of: How many rows a role has, to take merged tensors apart.
+    """
+    unspell = {name: role for role, name in graph.spelling.items()}
+    out: dict[Key, Tensor] = {}
+    strangers = []
+    for name, tensor in tensors.items():
+        key = parse(name)
+        if key is None:
+            strangers.append(name)
+            continue
+        roles = graph.merges.get(key.role)
+        if roles and tensor.shape[0] == sum(rows_of(r) for r in roles):
+            start = 0
+            for role in roles:
+                stop = start + rows_of(role)
+                piece = Key(role, key.layer, key.part)
+                out[piece] = _turn(piece, Slice(tensor, start, stop, 0), hparams, graph, inverse=True)
+                start = stop
+        else:
+            key = Key(unspell.get(key.role, key.role), key.layer, key.part)
+            out[key] = _turn(key, tensor, hparams, graph, inverse=True)
+    return out, strangers
+
+
+def parse(name: str) -> Key | None:
+    """A GGUF tensor name taken apart, or `None` for a name of another form."""
+    block = _BLOCK.fullmatch(name)
+    if block:
+        return Key(block[2], int(block[1]), block[3])
+    whole = _WHOLE.fullmatch(name)
+    return Key(whole[1], None, whole[2]) if whole else None
+
+
+def join(parts: tuple[Tensor, ...]) -> Tensor:
+    """Parts one after the other; neighbouring cuts of one source that cover it are the source again."""
+    first = parts[0]
+    if isinstance(first, Slice) and not first.squeeze:
+        at = 0
+        for part in parts:
+            if not (isinstance(part, Slice) and part.source is first.source and part.axis == 0 and part.start == at):
+                break
+            at = part.stop
+        else:
+            if at == first.source.shape[0]:
+                return first.source
+    return Concat(parts)
+
+
+def _turn(key: Key, tensor: Tensor, hparams: Hparams, graph: Graph, *, inverse: bool) -> Tensor:
+    """Rows of q and k in the order the graph's rope takes them."""
+    if graph.rope_rows == "halves":
+        return tensor
+    heads = {
+        Role.ATTN_Q: hparams.get("attention.head_count"),
+        Role.ATTN_K: hparams.get("attention.head_count_kv"),
+        Role.ATTN_Q_NORM: 1,
+        Role.ATTN_K_NORM: 1,
+    }.get(key.role)  # type: ignore[call-overload]
+    if not heads:
+        return tensor
+    if isinstance(tensor, PermuteRope) and tensor.inverse != inverse and tensor.heads == heads:
+        return tensor.source
+    return PermuteRope(tensor, int(heads), inverse)
+
+

@@ -1,0 +1,210 @@
+"""The plan of a GGUF file: graph, tensors, types, keys and bytes, all decided before a weight is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmfit_core.errors import UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.model import Key
+from llmfit_core.plan import DataCheck, OutputFile, OutputTensor, Plan
+from llmfit_core.readers.ggml_types import BY_NAME
+from llmfit_core.readers.gguf_values import KV
+from llmfit_core.roles import Role
+from llmfit_core.tensors import Given, element_count
+from llmfit_core.tokenizer.to_gguf import gguf_keys
+from llmfit_gguf.container import header_bytes, layout
+from llmfit_gguf.ftypes import QUANTIZATION_VERSION, scheme_named
+from llmfit_gguf.graphs import choose_graph
+from llmfit_gguf.layout import to_gguf
+from llmfit_gguf.metadata import apply_settings, hparam_keys, with_overrides
+from llmfit_gguf.mix import TensorInfo, choose_types, facts_from_metadata
+from llmfit_gguf.rope_keys import rope_keys
+from llmfit_gguf.splitting import part_kv, part_name, plan_split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llmfit_core.architecture import Graph
+    from llmfit_core.model import Model
+    from llmfit_core.plan import Recipe
+    from llmfit_core.tensors import Tensor
+
+
+def plan(model: Model, recipe: Recipe) -> Plan:
+    """Everything about the file but the tensors' values.
+
+    Raises:
+        UnsupportedError: `graph-cannot`, `no-tokenizer`, `unknown-scheme`, `bad-override` and its like.
+    """
+    scheme = scheme_named(recipe.scheme)
+    recipe = replace(recipe, scheme=scheme.name)
+    model = with_overrides(model, recipe)
+    graph, exact, bounds = choose_graph(model)
+    rope = rope_keys(model)
+    sources = _sources(model, graph, rope.factors)
+    keys = _keys(model, graph, recipe, scheme.file_type, exact, rope.keys)
+    infos = [TensorInfo(name=n, shape=t.shape, dtype="f32" if t.dtype == "f64" else t.dtype) for n, (t, _) in sources.items()]
+    facts = facts_from_metadata({k: kv.value for k, kv in keys.items() if not k.startswith("tokenizer.")})
+    choices = choose_types(scheme.name, infos, facts, recipe.tensor_types)
+    tensors = [
+        OutputTensor(
+            name=name,
+            tensor=tensor,
+            type=choice.type,
+            nbytes=BY_NAME[choice.type].bytes_for(tensor.shape),
+            role=role,
+            reason=choice.event.message if choice.event else "",
+        )
+        for (name, (tensor, role)), choice in zip(sources.items(), choices, strict=True)
+    ]
+    events = [*model.events, *bounds, *(c.event for c in choices if c.event)]
+    if model.vocab is not None:
+        events += model.vocab.events
+    if rope.note:
+        events.append(Event(code="rope-rewritten", message=rope.note, severity="info", subject="rope_scaling"))
+    events += _override_events(model, recipe)
+    stem = f"{file_stem(model.name)}-{_label(scheme.name, tensors)}"
+    files, split_events = _files(f"{stem}.gguf", keys, tensors, recipe)
+    return Plan(
+        model=model,
+        recipe=recipe,
+        files=files,
+        graph=graph.name,
+        engine=graph.engine,
+        checks=_checks(model),
+        events=(*events, *split_events),
+        exact_context=exact,
+    )
+
+
+def _sources(
+    model: Model, graph: Graph, factors: Mapping[str, tuple[float, ...]]
+) -> dict[str, tuple[Tensor, str]]:
+    """By GGUF name, the source tensors and rope factors, embedding first."""
+    tensors = dict(model.tensors)
+    if graph.needs_head and Key(Role.HEAD) not in tensors:
+        tensors[Key(Role.HEAD)] = tensors[Key(Role.EMBED)]
+    out = to_gguf(tensors, model.hparams, graph)
+    for role, values in factors.items():
+        out[f"{role}.weight"] = (_given(values), role)
+    return out
+
+
+def _given(values: Sequence[float]) -> Given:
+    import numpy as np
+
+    return Given(np.asarray(values, dtype="<f4").tobytes(), (len(values),), "f32")
+
+
+def _keys(
+    model: Model, graph: Graph, recipe: Recipe, file_type: int, exact: int | None, rope: Mapping[str, KV]
+) -> dict[str, KV]:
+    vocab = model.vocab
+    if vocab is None:
+        raise UnsupportedError(
+            "no-tokenizer",
+            f"{model.checkpoint.label} has no tokenizer, and a GGUF file carries one",
+            "Fetch tokenizer.json or tokenizer.model into the folder.",
+        )
+    keys: dict[str, KV] = {
+        "general.architecture": KV("string", graph.name),
+        "general.type": KV("string", "model"),
+        "general.name": KV("string", _safe_name(recipe.name or model.name, vocab.tokens)),
+        "general.file_type": KV("uint32", file_type),
+        "general.quantization_version": KV("uint32", QUANTIZATION_VERSION),
+    }
+    keys |= hparam_keys(model, graph)
+    keys |= {f"{graph.name}.{k}": kv for k, kv in rope.items()}
+    keys |= gguf_keys(vocab)
+    keys["llmfit.recipe"] = KV("string", f"{recipe.exporter}:{recipe.scheme}")
+    if model.checkpoint.repo:
+        keys["llmfit.source.repo"] = KV("string", model.checkpoint.repo)
+    if model.checkpoint.revision:
+        keys["llmfit.source.revision"] = KV("string", model.checkpoint.revision)
+    if exact is not None:
+        keys["llmfit.exact_context"] = KV("uint32", exact)
+    return apply_settings(keys, recipe.metadata)
+
+
+def _safe_name(name: str, tokens: Sequence[str]) -> str:
+    """A name no loader takes for a hint that this vocabulary cannot bear.
+
+    "phi-3" in a name makes llama.cpp change attributes of the tokens below, and fail where one of them is missing.
+    """
+    lowered = name.lower()
+    if ("phi-3" in lowered or "phi3" in lowered) and not {"<s>", "</s>", "<unk>", "<|endoftext|>"} <= set(tokens):
+        return lowered.replace("phi-3", "phi 3").replace("phi3", "phi 3")
+    return name
+
+
+def file_stem(name: str) -> str:
+    """A model's name as part of a file name: the last part of a repo id, odd characters as `-`."""
+    last = name.rsplit("/", 1)[-1]
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in last).strip(".-") or "model"
+
+
+def _label(scheme: str, tensors: Sequence[OutputTensor]) -> str:
+    """The scheme's name; with the prevailing type behind it where most weights could not have the scheme's own."""
+    weights = Counter[str]()
+    fallen = 0
+    for t in tensors:
+        if len(t.shape) > 1:
+            weights[t.type] += element_count(t.shape)
+            fallen += element_count(t.shape) if t.reason else 0
+    label = scheme.upper()
+    if weights and fallen * 2 > weights.total():
+        return f"{label}-mostly-{weights.most_common(1)[0][0].upper()}"
+    return label
+
+
+def _override_events(model: Model, recipe: Recipe) -> list[Event]:
+    events = []
+    if recipe.pre:
+        events.append(
+            Event(code="pre-override", message=f"the pre-tokenizer is taken to be {recipe.pre}, as told", severity="info")
+        )
+    for option, value in (
+        ("--context-length", recipe.context_length),
+        ("--rope-freq-base", recipe.rope_freq_base),
+        ("--rope-freq-scale", recipe.rope_freq_scale),
+    ):
+        if value is not None:
+            events.append(Event(code="override", message=f"{option} {value:g} instead of the model's own", severity="info"))
+    events += [Event(code="override", message=f"--set {k}={v}", severity="info", subject=k) for k, v in recipe.metadata]
+    return events
+
+
+def _checks(model: Model) -> tuple[DataCheck, ...]:
+    has_head = any(r.role == Role.HEAD for r in model.refs)
+    if model.same_head is None and has_head and model.hparams.get("tie_word_embeddings"):
+        names = tuple(r.name for r in model.refs if r.role in (Role.HEAD, Role.EMBED))
+        return (DataCheck(name="head-equals-embedding", question="is the stored head the tied embedding?", tensors=names),)
+    return ()
+
+
+def _files(
+    name: str, keys: Mapping[str, KV], tensors: Sequence[OutputTensor], recipe: Recipe
+) -> tuple[tuple[OutputFile, ...], tuple[Event, ...]]:
+    if recipe.split_max_bytes is None:
+        parts: tuple[range, ...] = (range(len(tensors)),)
+        events: tuple[Event, ...] = ()
+    else:
+        split = plan_split([t.nbytes for t in tensors], recipe.split_max_bytes, [t.name for t in tensors])
+        parts, events = split.parts, split.events
+    files = []
+    for index, part in enumerate(parts):
+        held = [tensors[i] for i in part]
+        infos, length = layout([(t.name, t.shape, t.type) for t in held])
+        head = header_bytes(part_kv(keys, index, len(parts), len(tensors)), infos)
+        files.append(
+            OutputFile(
+                name=part_name(name, index, len(parts)),
+                head=head,
+                tensors=tuple((t, len(head) + i.offset) for t, i in zip(held, infos, strict=True)),
+                size=len(head) + length,
+            )
+        )
+    return tuple(files), events

@@ -1,0 +1,95 @@
+"""From a GGUF file's rope keys and factor tensors to a config's `rope_theta` and `rope_scaling`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llmfit_core.errors import UnsupportedError
+from llmfit_core.readers.gguf import GgufFile, tensor_of
+from llmfit_core.rope import Rope, llama3_factors, yarn_mscale
+from llmfit_core.tensors import read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def rope_config(file: GgufFile, graph: str, hparams: Mapping[str, Any]) -> dict[str, object]:
+    """The config keys that give transformers the rope of this file.
+
+    A `rope_freqs` tensor is taken for llama3 scaling where it is exactly that; any other set of factors is longrope with
+    the same factors on both sides.
+
+    Raises:
+        UnsupportedError: `unknown-rope-type`.
+    """
+    base = shortest(float(hparams["rope.freq_base"]))
+    out: dict[str, object] = {"rope_theta": base}
+    dims = int(hparams.get("rope.dimension_count", hparams["attention.key_length"]))
+    if dims != hparams["attention.key_length"]:
+        out["partial_rotary_factor"] = dims / hparams["attention.key_length"]
+    kind = hparams.get("rope.scaling.type", "linear" if "rope.scaling.factor" in hparams else "none")
+    factor = float(hparams.get("rope.scaling.factor", 1.0))
+    attention = float(hparams.get("rope.scaling.attn_factor", 1.0))
+    original = int(hparams.get("rope.scaling.original_context_length", hparams.get("context_length", 0)))
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise UnsupportedError(
+            "unknown-rope-type", f"{graph}.rope.scaling.type is {kind}", "A newer llmfit-gguf may know it."
+        )
+    frequencies = _factors(file, "rope_freqs.weight")
+    if frequencies:
+        scaling = _llama3(frequencies, float(hparams["rope.freq_base"]), dims) if attention == 1 else None
+        out["rope_scaling"] = scaling or _longrope(frequencies, frequencies, attention, original)
+    elif kind == "longrope":
+        long, short = _factors(file, "rope_factors_long.weight"), _factors(file, "rope_factors_short.weight")
+        out["rope_scaling"] = _longrope(long, short, attention, original)
+        out["original_max_position_embeddings"] = original
+    elif kind == "yarn":
+        scaling = {"rope_type": "yarn", "factor": shortest(factor), "original_max_position_embeddings": original}
+        if attention != 1:
+            scaling["attention_factor"] = attention * yarn_mscale(factor)
+        out["rope_scaling"] = scaling
+    elif kind == "linear" and factor != 1:
+        out["rope_scaling"] = {"rope_type": "linear", "factor": shortest(factor)}
+    return out
+
+
+def _longrope(long: list[float], short: list[float], attention: float, original: int) -> dict[str, object]:
+    return {
+        "rope_type": "longrope",
+        "long_factor": long,
+        "short_factor": short,
+        "attention_factor": shortest(attention),
+        "original_max_position_embeddings": original,
+    }
+
+
+def _factors(file: GgufFile, name: str) -> list[float]:
+    tensor = file.tensors.get(name)
+    if tensor is None:
+        return []
+    return [shortest(x) for x in read(tensor_of(tensor)).reshape(-1).tolist()]
+
+
+def _llama3(factors: list[float], base: float, dims: int) -> dict[str, object] | None:
+    """llama3's parameters, where one of the published original contexts gives exactly these factors."""
+    import numpy as np
+
+    factor = max(factors)
+    for exponent in range(5, 18):
+        rope = Rope(type="llama3", factor=factor, original_context=1 << exponent)
+        if np.array_equal(np.float32(llama3_factors(rope, base, dims)), np.float32(factors)):
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 1 << exponent,
+            }
+    return None
+
+
+def shortest(value: float) -> float:
+    """The shortest decimal that means the same float32."""
+    import numpy as np
+
+    return float(str(np.float32(value)))
