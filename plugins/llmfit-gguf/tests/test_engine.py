@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import runpy
 import threading
 from pathlib import Path
@@ -36,6 +37,7 @@ def test_some_engine_is_installed() -> None:
     assert set(BLOCK_TYPES) == set(MADE["TYPES"])
 
 
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="other machines round some scales otherwise")
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("kind", BLOCK_TYPES)
 def test_bytes_are_llama_cpps(name: str, kind: str) -> None:

@@ -50,21 +50,34 @@ def test_golden_types(case: str) -> None:
         assert _types(tensors, choose_types("bf16", tensors, facts)) == want
 
 
-@pytest.mark.parametrize("label", MIXES["cases"])
-def test_recorded_types(label: str) -> None:
+def _recorded(label: str) -> tuple[list[TensorInfo], MixFacts]:
     case = MIXES["cases"][label]
-    letters = MIXES["letters"]
     shapes = dict(case["once"])
     for layer in range(case["layers"]):
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in case["each"].items()}
-    tensors = [TensorInfo(name=name, shape=tuple(shape)) for name, shape in shapes.items()]
     arch = case["architecture"]
-    facts = facts_from_metadata({"general.architecture": arch, **{f"{arch}.{k}": v for k, v in case["keys"].items()}})
-    for scheme, want in case["types"].items():
+    keys = {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in case["keys"].items()}}
+    return [TensorInfo(name=name, shape=tuple(shape)) for name, shape in shapes.items()], facts_from_metadata(keys)
+
+
+def _letters(choices: list[Choice]) -> str:
+    return "".join(MIXES["letters"][c.type] for c in choices)
+
+
+@pytest.mark.parametrize("label", MIXES["cases"])
+def test_recorded_types(label: str) -> None:
+    tensors, facts = _recorded(label)
+    for scheme, want in MIXES["cases"][label]["types"].items():
         chosen = choose_types(scheme, tensors, facts)
-        assert "".join(letters[c.type] for c in chosen) == want, scheme
+        assert _letters(chosen) == want, scheme
         backwards = choose_types(scheme, tensors[::-1], facts)[::-1]
         assert backwards == chosen, "the order given must not matter"
+
+
+@pytest.mark.parametrize(("label", "scheme", "overrides", "want"), MIXES["overrides"])
+def test_recorded_overrides(label: str, scheme: str, overrides: list[tuple[str, str]], want: str) -> None:
+    tensors, facts = _recorded(label)
+    assert _letters(choose_types(scheme, tensors, facts, overrides)) == want
 
 
 def _types(tensors: list[TensorInfo], choices: list[Choice]) -> dict[str, str]:

@@ -246,6 +246,22 @@ def test_a_run_resumes_from_finished_jobs(tmp_path: Path) -> None:
     assert fill(tmp_path / "out.gguf", head, jobs, size, done=range(5), digest=True).sha256 == whole.sha256
 
 
+def test_nothing_of_an_older_file_shines_through(tmp_path: Path) -> None:
+    tensors: list[tuple[str, Tensor, str]] = [
+        (f"t{i}", Given(X[0, :5].tobytes(), (5,), "f32"), "f32") for i in range(3)
+    ]
+    head, jobs, size = _plan(tensors)
+    fresh, stale = tmp_path / "fresh", tmp_path / "stale"
+    fill(fresh, head, jobs, size)
+    for done in ((), (1,)):
+        stale.write_bytes(b"\xff" * (size + 100))
+        with stale.open("r+b") as file:
+            file.seek(jobs[1].offset)
+            file.write(X[0, :5].tobytes())
+        fill(stale, head, jobs, size, done=done)
+        assert stale.read_bytes() == fresh.read_bytes()
+
+
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def full(*_: object) -> int:

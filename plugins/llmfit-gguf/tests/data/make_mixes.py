@@ -133,6 +133,16 @@ def tensors_of(case: Case) -> dict[str, list[int]]:
     return {**case["once"], **{f"blk.{i}.{name}": shape for i in layers for name, shape in case["each"].items()}}
 
 
+OVERRIDES: list[tuple[str, str, list[list[str]]]] = [
+    ("llama-32-layers", "Q4_K_M", [["blk.[0-3].attn_v", "q8_0"]]),  # what is overridden is not counted
+    ("llama-32-layers", "Q3_K_M", [["blk.0.attn_v", "q3_k"], ["ffn_down", "q4_k"]]),
+    ("llama-32-layers", "Q4_K_S", [["attn_v", "q4_k"], ["token_embd", "f16"], ["output.weight", "q4_k"]]),
+    ("llama-320", "Q5_K_M", [["attn_q", "q4_k"], ["ffn_up", "iq4_xs"], ["ffn_down", "f16"]]),
+    ("mixtral", "Q4_K_M", [["blk.(1|2).ffn_down_exps", "q8_0"], ["norm|attn_k", "q5_0"]]),
+    ("falcon-16", "IQ4_XS", [["qkv", "iq4_nl"], ["blk.1.", "f32"]]),
+]
+
+
 def write_header(case: Case, path: Path) -> None:
     """A GGUF whose tensors are bf16 (vectors f32), with holes for data."""
     writer = gguf.GGUFWriter(path, case["architecture"])
@@ -154,9 +164,12 @@ def write_header(case: Case, path: Path) -> None:
         file.truncate(end + -end % 32 + size)
 
 
-def types_of(binary: str, path: Path, scheme: str) -> dict[str, str]:
+def types_of(binary: str, path: Path, scheme: str, overrides: list[list[str]] | None = None) -> dict[str, str]:
     """Tensor to type as `--dry-run` prints it; what it leaves alone keeps its own type, which is f32 here."""
-    run = subprocess.run([binary, "--dry-run", str(path), scheme], capture_output=True, text=True, check=False)
+    options = [part for pattern, kind in overrides or [] for part in ("--tensor-type", f"{pattern}={kind}")]
+    run = subprocess.run(
+        [binary, *options, "--dry-run", str(path), scheme], capture_output=True, text=True, check=False
+    )
     text = run.stdout + run.stderr
     found = re.findall(
         r"\] +(\S+) +- \[[^\]]*\], type = +(\S+), .*?size = +[\d.]+ MiB(?: -> +[\d.]+ MiB \((\S+)\))?", text
@@ -168,7 +181,7 @@ def types_of(binary: str, path: Path, scheme: str) -> dict[str, str]:
 
 def main(binary: str, out: str) -> None:
     """Record all cases."""
-    record: dict[str, Any] = {"letters": LETTERS, "cases": {}}
+    record: dict[str, Any] = {"letters": LETTERS, "cases": {}, "overrides": []}
     with tempfile.TemporaryDirectory() as folder:
         for label, case in CASES.items():
             path = Path(folder) / f"{label}.gguf"
@@ -180,6 +193,11 @@ def main(binary: str, out: str) -> None:
                     raise SystemExit(f"{label} {scheme}: {len(got)} of {len(case['tensors'])} tensors printed")
                 types[scheme.lower()] = "".join(LETTERS[got[name]] for name in names)
             record["cases"][label] = {**case, "types": types}
+            for case_label, scheme, overrides in OVERRIDES:
+                if case_label == label:
+                    got = types_of(binary, path, scheme, overrides)
+                    line = "".join(LETTERS[got[name]] for name in names)
+                    record["overrides"].append([label, scheme.lower(), overrides, line])
             path.unlink()
             print(label, flush=True)
     Path(out).write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
