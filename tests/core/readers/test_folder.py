@@ -67,7 +67,17 @@ def test_not_folders_and_not_files(tmp_path):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[1]", b'"x"', b"{", b'{"a":1,"a":2}', b'{"a":{"b":1,"b":2}}', b"[" * 10**6, b"\xff", b'{"a":' + b"9" * 9999],
+    [
+        b"",
+        b"[1]",
+        b'"x"',
+        b"{",
+        b'{"a":1,"a":2}',
+        b'{"a":{"b":1,"b":2}}',
+        b"[" * 10**6,
+        b"\xff",
+        b'{"a":' + b"9" * 9999,
+    ],
 )
 def test_bad_json(data):
     with pytest.raises(SourceError) as caught:

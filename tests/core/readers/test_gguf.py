@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gguf
 import numpy as np
@@ -16,6 +16,9 @@ from llmfit_core.errors import SourceError
 from llmfit_core.readers.ggml_types import GGML_TYPES, PLAIN, Blocked
 from llmfit_core.readers.gguf import GgufFile, read_gguf, tensor_of
 from llmfit_core.tensors import Stored, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TOKENS = ["<s>", "a", "", "ü", "\u2581the", "💧"]
 

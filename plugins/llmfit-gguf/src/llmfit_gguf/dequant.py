@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+import numpy as np  # noqa: TID253 - no entry module imports this one
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.readers.ggml_types import BY_NAME
