@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, cast
 
 from llmfit_core.errors import PluginError
@@ -32,6 +31,8 @@ _TABLES = {
 @cache
 def known_names() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """The index: by table (`classes`, `model_types`, `exporters`, ...) and name, the distributions."""
+    from importlib import resources
+
     text = resources.files("llmfit_core").joinpath("index.json").read_text(encoding="utf-8")
     return cast("Mapping[str, Mapping[str, Sequence[str]]]", json.loads(text)["names"])
 

@@ -15,6 +15,8 @@ from llmfit_core.plugin_record import PluginId, PluginRecord, normalized
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+_BOUND = re.compile(r"([<>]=?)\s*(\d+(?:\.\d+)*)")
+_SIMPLE = re.compile(CORE + r"\s*((?:[<>]=?\s*\d+(?:\.\d+)*\s*(?:,\s*|$))+)")
 _SECTION = re.compile(rf"^\s*\[\s*{GROUP}\s*\]", re.MULTILINE)
 
 
@@ -75,11 +77,14 @@ def core_version() -> str:
 
 def incompatibility(found: Found, core: str) -> str:
     """Why a plugin's own metadata rules out this core; empty where it does not."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
     for text in found.requires:
         if CORE.partition("-")[0] not in text.lower():
             continue
+        simple = _simple_match(text, core)
+        if simple:
+            continue
+        from packaging.requirements import InvalidRequirement, Requirement
+
         try:
             requirement = Requirement(text)
             applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
@@ -90,6 +95,29 @@ def incompatibility(found: Found, core: str) -> str:
         if not requirement.specifier.contains(core, prereleases=True):
             return f"needs {CORE}{requirement.specifier}, and {core} is installed"
     return ""
+
+
+def _simple_match(text: str, core: str) -> bool:
+    """Whether the core surely fits a requirement of the usual form, `llmfit-core>=0.1,<0.2`.
+
+    Only release numbers and order signs are judged here; whatever else there is, `packaging` has to judge, whose
+    import takes longer than all the rest of the discovery.
+    """
+    requirement = _SIMPLE.fullmatch(text)
+    if not requirement or not re.fullmatch(r"\d+(\.\d+)*", core):
+        return False
+    have = _release(core)
+    bounds = [(sign, _release(number)) for sign, number in _BOUND.findall(requirement[1])]
+    return all(
+        {">=": have >= bound, ">": have > bound, "<=": have <= bound, "<": have < bound}[sign] for sign, bound in bounds
+    )
+
+
+def _release(number: str) -> tuple[int, ...]:
+    parts = [int(part) for part in number.split(".")]
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import traceback
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,7 +24,6 @@ from llmfit_core.preferences import preferences_path, read_preferences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     import typer
 
@@ -76,13 +76,9 @@ def load_plugins(
             record_only = not_imported(item)
             plugins.append(Plugin(record=record_only) if record_only else load(item, trace))
     events = list(chosen.unknown(p.record.id for p in plugins))
-    path = preferences_path(env)
-    try:
-        prefer: Mapping[str, str] | PluginError = read_preferences(path)
-    except PluginError as error:
-        prefer = error
-        events.append(Event(code=error.code, message=error.cause, subject=str(path)))
-    return PluginRegistry(_without_twins(plugins), prefer, preferences=path, events=events, trace=trace)
+    return PluginRegistry(
+        _without_twins(plugins), lambda: read_preferences(preferences_path(env)), events=events, trace=trace
+    )
 
 
 def _trace(line: str) -> None:
@@ -112,9 +108,8 @@ class PluginRegistry:
 
     Args:
         plugins: In any order.
-        prefer: Distributions by the name they are preferred for, or the error of reading them, which is
-            raised once it matters.
-        preferences: The file preferences are kept in.
+        read_preferences: Gives distributions by the name they are preferred for; called once, when several
+            plugins claim one name. Its error is raised when such a name is used.
         events: What is worth telling about the loading.
         trace: Told of each hook call, or `None`.
     """
@@ -122,23 +117,38 @@ class PluginRegistry:
     def __init__(
         self,
         plugins: Iterable[Plugin],
-        prefer: Mapping[str, str] | PluginError | None = None,
+        read_preferences: Callable[[], Mapping[str, str]] = dict,
         *,
-        preferences: Path | None = None,
         events: Iterable[Event] = (),
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        self.preferences = preferences
-        self.events = tuple(events)
         self._plugins = sorted(plugins, key=lambda p: p.record.id)
-        self._prefer: Mapping[str, str] = {} if prefer is None or isinstance(prefer, PluginError) else prefer
-        self._unreadable = prefer if isinstance(prefer, PluginError) else None
+        self._read_preferences = read_preferences
+        self._unreadable: PluginError | None = None
+        self._events = tuple(events)
         self._trace = trace
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What is worth telling: unknown names in `LLMFIT_PLUGINS`, preferences that were needed and cannot be read."""
+        if self._unreadable is None:
+            return self._events
+        return (*self._events, Event(code=self._unreadable.code, message=self._unreadable.cause))
+
+    @functools.cached_property
+    def _preferred(self) -> Mapping[str, str]:
+        try:
+            return self._read_preferences()
+        except PluginError as error:
+            self._unreadable = error
+            return {}
 
     def architectures(self) -> tuple[Provided[Architecture], ...]:
         """Every architecture that no preference rules out, without the classes preferences give to others."""
         provided: tuple[Provided[Architecture], ...] = self._provided("architectures")
-        preferred = {c for p in provided for c in p.value.hf_classes if self._prefers(c, p.plugin)}
+        stated = Counter(c for p in provided for c in p.value.hf_classes)
+        shared = [(c, p) for p in provided for c in p.value.hf_classes if stated[c] > 1]
+        preferred = {c for c, p in shared if self._prefers(c, p.plugin)}
         kept = []
         for p in provided:
             classes = tuple(c for c in p.value.hf_classes if c not in preferred or self._prefers(c, p.plugin))
@@ -256,11 +266,11 @@ class PluginRegistry:
         """
         if len(candidates) == 1:
             return candidates[0]
-        if self._unreadable:
-            raise self._unreadable
         preferred = [c for c in candidates if self._prefers(name, c.plugin)]
         if len(preferred) == 1:
             return preferred[0]
+        if self._unreadable:
+            raise self._unreadable
         raise conflict(noun, name, [c.plugin for c in candidates])
 
     def missing(self, noun: str, name: str, known: Iterable[str]) -> PluginError:
@@ -324,10 +334,12 @@ class PluginRegistry:
 
     def _loses(self, provided: Provided[Any], claimants: Mapping[str, Sequence[PluginId]]) -> bool:
         name = provided.value.name
+        if len(claimants[name]) == 1:
+            return False
         return not self._prefers(name, provided.plugin) and any(self._prefers(name, who) for who in claimants[name])
 
     def _prefers(self, name: str, who: PluginId) -> bool:
-        return name in self._prefer and normalized(self._prefer[name]) == normalized(who.distribution)
+        return normalized(self._preferred.get(name, "")) == normalized(who.distribution)
 
     def _one(self, plural: str, name: str) -> Provided[Any]:
         provided: Sequence[Provided[Any]] = (
@@ -348,7 +360,7 @@ class PluginRegistry:
             for plural, declaration in declared
             if all(p.plugin != record.id or p.value is not declaration for p in self._provided(plural))
         ]
-        reasons = [f"preferences take {name} from {self._prefer[name]}" for name in dict.fromkeys(lost)]
+        reasons = [f"preferences take {name} from {self._preferred[name]}" for name in dict.fromkeys(lost)]
         if lost and len(declared) == len(lost) and not plugin.callbacks:
             return replace(record, status="shadowed", reason="; ".join(reasons))
         for (noun, name), who in conflicts.items():

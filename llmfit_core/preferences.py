@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +43,8 @@ def write_preference(path: Path, name: str, distribution: str | None) -> dict[st
     Raises:
         PluginError: The file that is there cannot be understood, or the new one cannot be written.
     """
+    import tempfile
+
     content = _read(path)
     prefer = dict(_prefer_part(content, path))
     if distribution is None:

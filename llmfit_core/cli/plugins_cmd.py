@@ -27,8 +27,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (sch
 def list_plugins(as_json: AsJson = False) -> None:
     """List every installed plugin: name, distribution, status, what it provides, why it failed."""
     plugins = registry()
-    _tell_events(plugins)
     records = plugins.records()
+    _tell_events(plugins)
     if as_json:
         _print_json({"schema": 1, "plugins": [r.as_json() for r in records]})
     elif not records:
@@ -48,8 +48,8 @@ def info(
 ) -> None:
     """Tell all that is known of one plugin."""
     plugins = registry()
-    _tell_events(plugins)
     records = _named(plugins, name)
+    _tell_events(plugins)
     if as_json:
         _print_json({"schema": 1, "plugins": [{**r.as_json(), **_details(r)} for r in records]})
         return
@@ -76,11 +76,8 @@ def prefer(
     from llmfit_core.preferences import preferences_path, write_preference
 
     plugins = registry()
-    path = plugins.preferences or preferences_path()
-    if forget:
-        chosen = None
-    else:
-        chosen = _claimant(plugins, name, distribution)
+    path = preferences_path()
+    chosen = None if forget else _claimant(plugins, name, distribution)
     preferences = write_preference(path, name, chosen)
     registry.cache_clear()
     if as_json:

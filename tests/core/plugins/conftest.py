@@ -91,10 +91,10 @@ def load(site: Site) -> Callable[..., object]:
     from llmfit_core.plugin_discovery import of_distribution
     from llmfit_core.plugins import load_plugins
 
-    def load(**variables: str) -> object:
+    def load(core: str | None = None, **variables: str) -> object:
         importlib.invalidate_caches()
         found = [f for d in importlib.metadata.distributions(path=[str(site.folder)]) for f in of_distribution(d)]
-        return load_plugins({**os.environ, **variables}, found)
+        return load_plugins({**os.environ, **variables}, found, core)
 
     return load
 
@@ -106,7 +106,7 @@ def llmfit(site: Site) -> Callable[..., subprocess.CompletedProcess[str]]:
     def llmfit(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         paths = [str(site.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUTF8": "1", **variables}
-        code = os.environ.get("LLMFIT_TEST_MAIN") or "import sys; from llmfit_core.cli import main; sys.exit(main())"
+        code = "from llmfit_core.cli import main; main()"
         command = [sys.executable, "-W", "error", "-c", code, *arguments]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 

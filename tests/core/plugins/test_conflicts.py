@@ -167,12 +167,12 @@ def test_a_damaged_preference_file_concerns_only_conflicts(text, two, site, load
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
     registry = load()
-    assert [e.code for e in registry.events] == ["preferences-unreadable"]
     assert registry.exporter("hf").plugin.name == "gguf"
     with pytest.raises(PluginError) as caught:
         registry.exporter("gguf")
     assert caught.value.code == "preferences-unreadable"
     assert str(path) in caught.value.cause
+    assert [e.code for e in registry.events] == ["preferences-unreadable"]
     with pytest.raises(PluginError, match="preferences-unreadable"):
         write_preference(path, "gguf", "acme-gguf")
     assert path.read_text(encoding="utf-8") == text

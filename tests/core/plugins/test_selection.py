@@ -25,6 +25,13 @@ EXPORTER = "@hookimpl\ndef llmfit_exporters(): yield exporter({!r})\n"
         (["llmfit-core>=999"], False),
         (["Llmfit_Core<0.1"], False),
         (["llmfit-core==0.0.1"], False),
+        (["llmfit-core>=0.1.0.0,<1"], True),
+        (["llmfit-core>0.1.0"], False),
+        (["llmfit-core<=0.1"], True),
+        (["llmfit-core>=0.1,<0.2,!=0.1.0"], False),
+        (["llmfit-core>=0.1a1"], True),
+        (["llmfit-core~=0.1.0"], True),
+        (["llmfit-core>=0.1,<0.1.0"], False),
         (["llmfit-core>=0.1", "llmfit-core<0.1"], False),
         (["llmfit-core>=999; python_version < '3'"], True),
         (["llmfit-core>=999; python_version >= '3'"], False),
@@ -36,7 +43,7 @@ EXPORTER = "@hookimpl\ndef llmfit_exporters(): yield exporter({!r})\n"
 )
 def test_core_version_is_read_before_the_import(requires, fits, site, load):
     module = site.add("llmfit-x", EXPORTER.format("x"), requires=requires)
-    registry = load()
+    registry = load(core="0.1.0")
     (record,) = registry.records()
     assert record.status == ("loaded" if fits else "incompatible")
     assert (module in sys.modules) == fits
