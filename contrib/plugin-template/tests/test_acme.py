@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from llmfit_core import LaunchOptions, PluginError, Recipe, UnsupportedError, convert, load_plugins, plan_conversion
-
-_spec = importlib.util.spec_from_file_location("acme_tiny", Path(__file__).with_name("tiny.py"))
-tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
-
-
-@pytest.fixture(scope="module")
-def registry():
-    return load_plugins()
-
-
-@pytest.fixture
-def model(tmp_path):
-    """A folder with a tiny Acme model, and its tensors."""
-    tensors = tiny.write_model(tmp_path / "model")
-    return tmp_path / "model", tensors
+from llmfit_core import LaunchOptions, PluginError, Recipe, UnsupportedError, convert, plan_conversion
 
 
 def test_the_plugin_is_installed(registry):
@@ -35,7 +17,7 @@ def test_the_plugin_is_installed(registry):
     assert record.provides["architectures"] == ("acme",)
 
 
-def test_llama_cpp_computes_the_same(model, registry, tmp_path):
+def test_llama_cpp_computes_the_same(model, reference, registry, tmp_path):
     folder, tensors = model
     artifact, events = convert(folder, Recipe(exporter="gguf", scheme="f32"), tmp_path / "acme.gguf", registry)
     assert not [e for e in events if e.severity in ("warning", "fallback")]
@@ -46,7 +28,7 @@ def test_llama_cpp_computes_the_same(model, registry, tmp_path):
     if not runtime.probe().available:
         pytest.skip("llama.cpp is not installed")
     ids = list(b"tiny models are proven by numbers")[:24]
-    ours = tiny.log_probabilities(tensors, ids)
+    ours = reference(tensors, ids)
     theirs = np.array(runtime.score(artifact.paths[0], ids, LaunchOptions(context=64)), dtype=np.float64)
     divergence = (np.exp(ours) * (ours - theirs[: len(ids)])).sum(-1)
     assert divergence.mean() < 1e-6

@@ -1,4 +1,4 @@
-"""A tiny Acme model: its files, and what it computes, in numpy. Independent of llmfit."""
+"""A tiny Acme model: its files, and what it computes, in numpy. Neither is taken from llmfit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,36 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from llmfit_core import load_plugins
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 WIDTH, LAYERS, HEADS, KV_HEADS, MLP, BASE, EPSILON = 64, 2, 4, 2, 96, 10000.0, 1e-5
 HEAD = WIDTH // HEADS
+
+
+@pytest.fixture(scope="session")
+def registry():
+    """The plugins that are installed, this one among them."""
+    return load_plugins()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """A folder with a tiny Acme model, and its tensors."""
+    return tmp_path / "model", write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def reference() -> Callable[[dict[str, np.ndarray], list[int]], np.ndarray]:
+    """What the model computes: `(tensors, ids) -> log-probabilities`."""
+    return log_probabilities
 
 
 def write_model(folder: Path) -> dict[str, np.ndarray]:
