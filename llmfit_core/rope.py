@@ -172,27 +172,27 @@ def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def inverse_frequencies(base: float, dims: int) -> list[float]:
-    """`base ** (-2 i / dims)` for each pair `i` of `dims` rotated dimensions."""
-    return [base ** (-2.0 * i / dims) for i in range(dims // 2)]
-
-
 def llama3_factors(rope: Rope, base: float, dims: int) -> list[float]:
-    """By how much each pair's frequency is divided under llama3 scaling (Llama 3.1's own formula)."""
-    low_wave = rope.original_context / rope.low_freq_factor
-    high_wave = rope.original_context / rope.high_freq_factor
+    """By how much each pair's frequency is divided under llama3 scaling (Llama 3.1's own formula).
+
+    In float32 and in the order of torch's operations, where a number over a tensor is a product with its reciprocal:
+    that is how everybody else computes them, so the files agree to the last bit.
+    """
+    import numpy as np
+
+    one, f32 = np.float32(1), np.float32
+    exponents = (np.arange(0, dims, 2, dtype=np.float32) / f32(dims)).astype(np.float64)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
     out = []
-    for frequency in inverse_frequencies(base, dims):
-        wave = 2 * math.pi / frequency
-        if wave < high_wave:
+    for frequency in one / (np.float64(f32(base)) ** exponents).astype(np.float32):
+        wave = (one / frequency) * f32(2 * math.pi)
+        if wave < rope.original_context / high:
             out.append(1.0)
-        elif wave > low_wave:
+        elif wave > rope.original_context / low:
             out.append(rope.factor)
         else:
-            smooth = (rope.original_context / wave - rope.low_freq_factor) / (
-                rope.high_freq_factor - rope.low_freq_factor
-            )
-            out.append(1.0 / ((1 - smooth) / rope.factor + smooth))
+            smooth = ((one / wave) * f32(rope.original_context) - f32(low)) / f32(high - low)
+            out.append(float(one / ((one - smooth) / f32(rope.factor) + smooth)))
     return out
 
 

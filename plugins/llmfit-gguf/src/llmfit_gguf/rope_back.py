@@ -71,13 +71,13 @@ def _factors(file: GgufFile, name: str) -> list[float]:
 
 
 def _llama3(factors: list[float], base: float, dims: int) -> dict[str, object] | None:
-    """llama3's parameters, where one of the published original contexts gives exactly these factors."""
+    """llama3's parameters, where one of the usual original contexts gives these factors, to float32's last places."""
     import numpy as np
 
     factor = max(factors)
     for exponent in range(5, 18):
         rope = Rope(type="llama3", factor=factor, original_context=1 << exponent)
-        if np.array_equal(np.float32(llama3_factors(rope, base, dims)), np.float32(factors)):
+        if np.allclose(llama3_factors(rope, base, dims), factors, rtol=1e-6, atol=0):
             return {
                 "rope_type": "llama3",
                 "factor": factor,
