@@ -76,10 +76,10 @@ def open_checkpoint(source: str | Path, *, weights: bool = False) -> Checkpoint:
 
 
 def _open_file(path: Path, label: str) -> Checkpoint:
+    from llmfit_core.readers.folder import require_file
     from llmfit_core.readers.gguf import read_gguf
 
-    if not path.exists():
-        raise SourceError("no-such-source", f"{label} is not there", "Check the path.")
+    require_file(path)
     if path.suffix in (".safetensors", ".bin"):
         raise SourceError(
             "weights-without-folder",
@@ -99,7 +99,8 @@ def _open_folder(root: Path, label: str) -> Checkpoint:
     if "config.json" not in files:
         _explain_missing_config(files, label)
     config = normalise(read_json(files["config.json"], "config.json"))
-    found = read_weights(files)
+    layers = config.values.get("num_hidden_layers")
+    found = read_weights(files, layers=layers if isinstance(layers, int) else None)
     repo, revision = _hub_cache_identity(root)
     return Checkpoint(
         label=label,
