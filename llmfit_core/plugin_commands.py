@@ -12,6 +12,7 @@ from typer.main import get_command_name, solve_typer_info_defaults
 from typer.models import CommandInfo, TyperInfo
 
 from llmfit_core.events import Event
+from llmfit_core.plugin_errors import conflict
 from llmfit_core.plugin_loading import Plugin, PluginFault, Trace, describe, stdout_to_stderr, traced
 
 if TYPE_CHECKING:
@@ -112,8 +113,6 @@ def _add(app: typer.Typer, info: CommandInfo | TyperInfo) -> None:
 
 
 def _add_conflict(app: typer.Typer, name: str, owners: Sequence[PluginId]) -> None:
-    from llmfit_core.plugins import conflict
-
     def refuse(arguments: list[str] = typer.Argument(None)) -> NoReturn:  # noqa: B008 (typer's way)
         raise conflict("command", name, owners)
 

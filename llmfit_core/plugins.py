@@ -14,10 +14,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from llmfit_core import index
 from llmfit_core.errors import PluginError
 from llmfit_core.events import Event
 from llmfit_core.plugin_discovery import check_before_import, core_version, installed, selection
+from llmfit_core.plugin_errors import conflict, missing
 from llmfit_core.plugin_loading import Found, Plugin, claims, describe, load, stdout_to_stderr, traced
 from llmfit_core.plugin_record import KINDS, Kind, PluginId, PluginRecord, Provided, empty_provides, normalized
 from llmfit_core.preferences import preferences_path, read_preferences
@@ -238,6 +238,9 @@ class PluginRegistry:
                 for name in claims(provided.value):
                     noun = kind.noun if name == getattr(provided.value, "name", None) else "class"
                     claimants.setdefault((noun, name), []).append(provided.plugin)
+        for plugin in self._plugins:
+            for name in plugin.record.provides["commands"]:
+                claimants.setdefault(("command", name), []).append(plugin.record.id)
         undecided = {}
         for (noun, name), who in claimants.items():
             if len(who) > 1 and len([w for w in who if self._prefers(name, w)]) != 1:
@@ -281,7 +284,7 @@ class PluginRegistry:
             name: The name that was asked for.
             known: The names there are.
         """
-        return index.missing(noun, name, tuple(known), self.records())
+        return missing(noun, name, tuple(known), self.records())
 
     def notify_written(self, artifact: Artifact, plan: Plan) -> tuple[Event, ...]:
         """Let every observer see a finished conversion.
@@ -367,16 +370,3 @@ class PluginRegistry:
             if record.id in who:
                 reasons.append(conflict(noun, name, who).cause)
         return replace(record, reason="; ".join(reasons))
-
-
-def conflict(noun: str, name: str, who: Sequence[PluginId]) -> PluginError:
-    """The error for a name that several plugins claim: who they are, and the way out."""
-    distributions = sorted({w.distribution for w in who})
-    cause = f"{noun} {name!r} is claimed by {' and by '.join(str(w) for w in who)}"
-    if len(distributions) == 1:
-        names = " or ".join(f"LLMFIT_PLUGINS=-{w.name}" for w in who)
-        return PluginError(
-            "plugin-conflict", cause, f"That is a fault of {distributions[0]}; leave one out by {names}."
-        )
-    ways = " or ".join(f"`llmfit plugins prefer {name} {d}`" for d in distributions)
-    return PluginError("plugin-conflict", cause, f"Choose one with {ways}.")

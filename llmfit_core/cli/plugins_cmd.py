@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (sch
 @plugins_app.command("list")
 def list_plugins(as_json: AsJson = False) -> None:
     """List every installed plugin: name, distribution, status, what it provides, why it failed."""
-    plugins = registry()
+    plugins = _whole_registry()
     records = plugins.records()
     _tell_events(plugins)
     if as_json:
@@ -47,7 +47,7 @@ def info(
     name: Annotated[str, typer.Argument(help="A plugin's or a distribution's name.")], as_json: AsJson = False
 ) -> None:
     """Tell all that is known of one plugin."""
-    plugins = registry()
+    plugins = _whole_registry()
     records = _named(plugins, name)
     _tell_events(plugins)
     if as_json:
@@ -75,7 +75,7 @@ def prefer(
     """Choose the distribution that a name is taken from, where several claim it."""
     from llmfit_core.preferences import preferences_path, write_preference
 
-    plugins = registry()
+    plugins = _whole_registry()
     path = preferences_path()
     chosen = None if forget else _claimant(plugins, name, distribution)
     preferences = write_preference(path, name, chosen)
@@ -86,6 +86,18 @@ def prefer(
         print(f"{name} is now taken from {chosen} ({path})")
     else:
         print(f"No distribution is preferred for {name} ({path})")
+
+
+def _whole_registry() -> PluginRegistry:
+    """The registry after every hook has been called, `llmfit_commands` among them, on an app that nobody runs."""
+    from llmfit_core.cli.app import OWN
+
+    plugins = registry()
+    unused = typer.Typer()
+    for name in OWN:
+        unused.command(name)(lambda: None)
+    plugins.add_commands(unused)
+    return plugins
 
 
 def _claimant(plugins: PluginRegistry, name: str, distribution: str | None) -> str:

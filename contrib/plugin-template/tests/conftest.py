@@ -42,8 +42,8 @@ def write_model(folder: Path) -> dict[str, np.ndarray]:
     """Write config.json, tokenizer.json and model.safetensors; gives the tensors."""
     folder.mkdir(parents=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate([*alphabet, "<|end|>"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    vocab = {token: i for i, token in enumerate([*alphabet, "th", "the", "<|end|>"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("t", "h"), ("th", "e")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])

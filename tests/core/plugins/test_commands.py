@@ -103,6 +103,32 @@ def test_what_a_command_hook_prints_stays_out_of_results(app, site, load, capfd)
     assert capfd.readouterr().out == ""
 
 
+def test_the_list_knows_commands_and_what_failed_in_their_hook(site, llmfit):
+    site.add("llmfit-good", HELLO)
+    site.add("llmfit-bad", HELLO.replace('"hello"', '"early"') + "    raise OSError('no commands today')\n")
+    site.add("llmfit-greedy", HELLO.replace('"hello"', '"convert"'))
+    listed = {p["name"]: p for p in json.loads(llmfit("plugins", "list", "--json").stdout)["plugins"]}
+    assert listed["good"]["provides"]["commands"] == ["hello"]
+    assert listed["bad"]["status"] == "failed"
+    assert "no commands today" in listed["bad"]["reason"]
+    assert listed["greedy"]["status"] == "failed"
+    assert "'convert'" in listed["greedy"]["reason"]
+    done = llmfit("hello", "--name", "you")
+    assert (done.returncode, done.stdout) == (0, "llmfit_good greets you\n")
+
+
+def test_a_command_two_plugins_claim_is_chosen_by_preference(site, llmfit):
+    site.add("llmfit-a", HELLO)
+    site.add("llmfit-b", HELLO)
+    assert llmfit("plugins", "list").stdout.count("command 'hello' is claimed by llmfit-a 1.0 and by llmfit-b 1.0") == 2
+    done = llmfit("hello")
+    assert done.returncode == 5
+    assert "llmfit plugins prefer hello llmfit-a" in done.stderr
+    assert llmfit("plugins", "prefer", "hello", "llmfit-b").returncode == 0
+    done = llmfit("hello")
+    assert (done.returncode, done.stdout) == (0, "llmfit_b greets world\n")
+
+
 def test_prefer_writes_what_the_next_process_reads(site, llmfit):
     site.add("llmfit-one", EXPORTER.format("zz") + HELLO)
     site.add("llmfit-two", EXPORTER.format("zz") + HELLO, version="2.0")
