@@ -40,13 +40,12 @@ from llmfit_core.plan import Artifact, OutputFile, OutputTensor, Plan, Recipe
 from llmfit_core.roles import PRE_NORM_DECODER, SHAPES, Link, Role
 from llmfit_core.runtime import Capabilities, Generated, LaunchOptions, LaunchPlan, Probe, Runtime
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
+from llmfit_core.version import __version__
 
 if TYPE_CHECKING:
     from llmfit_core.checkpoint import open_checkpoint
     from llmfit_core.pipeline import convert, plan_conversion
     from llmfit_core.plugins import load_plugins
-
-__version__ = "0.1.0"
 
 __all__ = [
     "COMMON_CONFIG",

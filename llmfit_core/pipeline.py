@@ -94,7 +94,7 @@ def convert(
     Raises:
         LlmfitError: Nothing then stands at a final name.
     """
-    from llmfit_core import __version__
+    from llmfit_core.version import __version__
 
     planned = plan_conversion(source, recipe, registry, weights=True)
     where = places(planned.plan, planned.exporter, out)

@@ -11,6 +11,7 @@ from llmfit_core.events import Event
 from llmfit_core.index import nearest
 from llmfit_core.plugin_loading import CORE, GROUP, Found, describe
 from llmfit_core.plugin_record import PluginId, PluginRecord, normalized
+from llmfit_core.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -70,9 +71,7 @@ def _file_name(distribution: importlib.metadata.Distribution) -> str:
 
 def core_version() -> str:
     """The version of the core that is running."""
-    import llmfit_core
-
-    return llmfit_core.__version__
+    return __version__
 
 
 def incompatibility(found: Found, core: str) -> str:

@@ -42,7 +42,7 @@ def build(arguments: list[str]) -> typer.Typer:
 
 def _version(asked: bool) -> None:
     if asked:
-        from llmfit_core import __version__
+        from llmfit_core.version import __version__
 
         print(f"llmfit-core {__version__}")
         raise typer.Exit
