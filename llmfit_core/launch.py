@@ -28,9 +28,9 @@ from llmfit_core.runtime import LaunchPlan
 
 _LINES, _LINE_BYTES = 400, 2000
 _TELLING = re.compile(
-    r"error|fail|assert|exception|fatal|panic|terminate called|unknown|cannot|could ?n.t|unable|no such|denied", re.I
+    r"error|fail|assert|exception|fatal|panic|terminate called|cannot|could ?n.t|unable|no such|denied|not found", re.I
 )
-_STAMP = re.compile(r"^[\d.]+ [DIWE] (\S+ +)?")
+_STAMP = re.compile(r"^[\d.]+ [DIWE] ")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 Explain = Callable[[tuple[str, ...]], LlmfitError | None]
