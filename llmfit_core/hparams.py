@@ -16,7 +16,7 @@ _SPEED = Ignores("how it runs, not what it computes")
 _GENERATION = Ignores("a default of generation, not of the model")
 _KNOWN_ELSEWHERE = Ignores("read by another part")
 
-COMMON_CONFIG: Mapping[str, Use] = {
+COMMON_CONFIG: dict[str, Use] = {
     **dict.fromkeys(
         (
             "initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop attn_pdrop residual_dropout "
@@ -61,7 +61,7 @@ COMMON_CONFIG: Mapping[str, Use] = {
 }
 """Keys that mean the same in every decoder's config."""
 
-DECODER_CONFIG: Mapping[str, Use] = {
+DECODER_CONFIG: dict[str, Use] = {
     **COMMON_CONFIG,
     "hidden_size": Reads("embedding_length"),
     "num_hidden_layers": Reads("block_count"),

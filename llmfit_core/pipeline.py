@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,10 @@ from llmfit_core.plan import Artifact, Plan, Recipe
 from llmfit_core.prepare import prepare
 
 if TYPE_CHECKING:
+    from llmfit_core.declarations import Transform
     from llmfit_core.export import Exporter, Written
+    from llmfit_core.model import Model
+    from llmfit_core.plugin_record import Provided
     from llmfit_core.plugins import PluginRegistry
 
 
@@ -46,16 +49,15 @@ def plan_conversion(
     if not recipe.scheme:
         recipe = replace(recipe, scheme=exporter.schemes[0].name)
     prepared = prepare(source, registry, pre=recipe.pre, weights=weights)
-    model = prepared.model
-    plan = exporter.plan(model, recipe)
+    transforms = registry.transforms(prepared.model.architecture.name, exporter.name)
+    plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
     if check and plan.checks:
         answers = {c.name: run_check(c, plan.model) for c in plan.checks}
         same = answers.get("head-equals-embedding")
         prepared = prepare(source, registry, pre=recipe.pre, weights=weights, same_head=same)
-        plan = exporter.plan(prepared.model, recipe)
-    plugins = prepared.plugins | {
-        f"exporter {exporter.name}": f"{provided.plugin.distribution} {provided.plugin.version}"
-    }
+        plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
+    used = {f"exporter {exporter.name}": provided, **{f"transform {t.value.name}": t for t in transforms}}
+    plugins = prepared.plugins | {k: f"{p.plugin.distribution} {p.plugin.version}" for k, p in used.items()}
     events = tuple(dict.fromkeys(plan.events))
     plan = replace(plan, plugins=plugins, decoders=prepared.decoders, events=events)
     if recipe.strict:
@@ -139,6 +141,12 @@ def convert(
     manifests.write_manifest(where.folder, "." if where.whole_folder else names[0], entry)
     artifact = Artifact(format=exporter.name, scheme=plan.recipe.scheme, paths=where.files, manifest=entry)
     return artifact, (*events, *registry.notify_written(artifact, plan))
+
+
+def _transformed(model: Model, transforms: Iterable[Provided[Transform]]) -> Model:
+    for transform in transforms:
+        model = transform.value.apply(model)
+    return model
 
 
 def _read_files(plan: Plan) -> tuple[Path, ...]:

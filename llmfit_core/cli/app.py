@@ -7,12 +7,6 @@ from typing import Annotated
 
 import typer
 
-from llmfit_core.cli.context import registry
-from llmfit_core.cli.convert_cmd import convert, plan
-from llmfit_core.cli.inspect_cmd import inspect
-from llmfit_core.cli.plugins_cmd import plugins_app
-from llmfit_core.cli.run_cmd import run, serve
-
 OWN = ("plugins", "inspect", "plan", "convert", "run", "serve")
 
 
@@ -27,17 +21,35 @@ def build(arguments: list[str]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_top)
-    app.add_typer(plugins_app, name="plugins")
-    app.command()(inspect)
-    app.command()(plan)
-    app.command()(convert)
-    app.command()(run)
-    app.command()(serve)
     first = next((a for a in arguments if not a.startswith("-")), None)
+    for name in (first,) if first in OWN else OWN:
+        _add(app, name)
     if first not in OWN:
+        from llmfit_core.cli.context import registry
+
         for event in registry().add_commands(app):
             print(f"warning: {event.message} [{event.code}]", file=sys.stderr)
     return app
+
+
+def _add(app: typer.Typer, name: str | None) -> None:
+    """Add one command of our own; only what is asked for is imported, since start-up is felt at every call."""
+    if name == "plugins":
+        from llmfit_core.cli.plugins_cmd import plugins_app
+
+        app.add_typer(plugins_app, name=name)
+    elif name == "inspect":
+        from llmfit_core.cli.inspect_cmd import inspect
+
+        app.command()(inspect)
+    elif name in ("plan", "convert"):
+        from llmfit_core.cli import convert_cmd
+
+        app.command()(convert_cmd.plan if name == "plan" else convert_cmd.convert)
+    else:
+        from llmfit_core.cli import run_cmd
+
+        app.command()(run_cmd.run if name == "run" else run_cmd.serve)
 
 
 def _version(asked: bool) -> None:

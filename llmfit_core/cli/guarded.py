@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     try:
         from llmfit_core.cli.app import build
 
-        return _invoke(build(arguments), arguments)
+        return _invoke(build(arguments), arguments, as_json)
     except LlmfitError as error:
         if debug:
             raise
@@ -47,30 +47,41 @@ def run(arguments: list[str]) -> int:
         return INTERNAL
 
 
-def _invoke(app: object, arguments: list[str]) -> int:
-    """typer's app in a mode that raises instead of printing."""
-    import click
+def _invoke(app: object, arguments: list[str], as_json: bool) -> int:
+    """typer's app in a mode that raises instead of printing.
+
+    Recent typer brings a click of its own, so its exceptions are known by what they offer and not by class.
+    """
     import typer
 
     command = typer.main.get_command(app)  # type: ignore[arg-type]
     try:
         result = command.main(args=arguments, prog_name="llmfit", standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         raise KeyboardInterrupt from None
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        if hasattr(error, "show"):
+            error.show()
+        if as_json:
+            _print_json("usage", error.format_message(), "See `llmfit --help`.")
+        return int(getattr(error, "exit_code", 2))
     return result if isinstance(result, int) else 0
 
 
 def _tell(error: LlmfitError, as_json: bool) -> None:
     if as_json:
-        body = {"code": error.code, "cause": error.cause, "remedy": error.remedy}
-        print(json.dumps({"schema": 1, "error": body}, ensure_ascii=False))
+        _print_json(error.code, error.cause, error.remedy)
     print(f"error: {error.cause} [{error.code}]", file=sys.stderr)
     print(f"  fix: {error.remedy}", file=sys.stderr)
+
+
+def _print_json(code: str, cause: str, remedy: str) -> None:
+    error = {"code": code, "cause": cause, "remedy": remedy}
+    print(json.dumps({"schema": 1, "error": error}, ensure_ascii=False))
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
