@@ -34,7 +34,7 @@ test-gpu: $(VENV)/dev.stamp
 ## check: lint, formatting, types, layers.
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
-	$(BIN)/mypy llmfit_core $(wildcard plugins/*/*.py) -p llmfit_gguf -p llmfit_llamacpp
+	$(BIN)/mypy llmfit_core $(wildcard plugins/*/src plugins/*/llmfit_*.py contrib/*/llmfit_*.py)
 	$(BIN)/lint-imports
 
 ## format: let ruff mend what it can.
