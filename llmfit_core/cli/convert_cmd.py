@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from llmfit_core.cli.context import registry
 from llmfit_core.cli.recipe import parse_size, recipe_from
+from llmfit_core.cli.results import print_json
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="A model folder, a .gguf file, or a hub id (org/name[@revision]).")]
 To = Annotated[str, typer.Option("--to", help="Format and scheme, like gguf:q4_k_m or hf:bf16.")]
@@ -56,7 +56,7 @@ def plan(
     )  # fmt: skip
     planned = plan_conversion(source, wanted, registry(), check=check, weights=check)
     if as_json:
-        print(json.dumps({"schema": 1, "plan": plan_json(planned.plan, checked=check)}, ensure_ascii=False))
+        print_json({"plan": plan_json(planned.plan, checked=check)})
     else:
         print_plan(planned.plan, sys.stdout, tensors=True)
 
@@ -104,7 +104,7 @@ def convert(
             progress=progress,
         )
     if as_json:
-        print(json.dumps({"schema": 1, "artifact": artifact_json(artifact, events)}, ensure_ascii=False))
+        print_json({"artifact": artifact_json(artifact, events)})
     else:
         print_artifact(artifact, events)
 

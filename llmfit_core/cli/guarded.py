@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from llmfit_core.errors import LlmfitError
+from llmfit_core.cli.results import abandon_stdout, only_json, prepare_streams, print_json
+from llmfit_core.errors import LlmfitError, OutputError
 
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    import typer
+
+USAGE = 2
 INTERNAL = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 
 def run(arguments: list[str]) -> int:
     """Run the command line, and return its exit code.
 
     0 success; 1 other errors; 2 wrong usage; 3 bad input; 4 refused because it could not be right; 5 plugins; 6 output;
-    7 runtime; 8 `--strict`; 9 verification; 70 a fault of llmfit itself; 130 interrupted.
+    7 runtime; 8 `--strict`; 9 verification; 70 a fault of llmfit itself; 130 interrupted; 141 nobody reads the output.
     """
     debug = "--debug" in arguments or os.environ.get("LLMFIT_DEBUG", "") not in ("", "0")
     arguments = [a for a in arguments if a != "--debug"]
-    as_json = "--json" in arguments
+    prepare_streams()
     signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with only_json("--json" in arguments):
+            code = _guarded(arguments, debug)
+        return _flushed(code)
+    except BrokenPipeError:  # nobody reads the errors either
+        return _flushed(BROKEN_PIPE)
+
+
+def _guarded(arguments: list[str], debug: bool) -> int:
+    as_json = "--json" in arguments
     try:
         from llmfit_core.cli.app import build
 
@@ -34,11 +50,11 @@ def run(arguments: list[str]) -> int:
         _tell(error, as_json)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted; what was finished is kept, run the same command again to go on", file=sys.stderr)
+        remedy = "What was finished is kept: run the same command again to go on."
+        _tell(LlmfitError("interrupted", "interrupted", remedy), as_json)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return BROKEN_PIPE
     except Exception as error:
         if debug:
             raise
@@ -47,16 +63,17 @@ def run(arguments: list[str]) -> int:
         return INTERNAL
 
 
-def _invoke(app: object, arguments: list[str], as_json: bool) -> int:
-    """typer's app in a mode that raises instead of printing.
+def _invoke(app: typer.Typer, arguments: list[str], as_json: bool) -> int:
+    """Run typer's app without its own handling of errors.
 
-    Recent typer brings a click of its own, so its exceptions are known by what they offer and not by class.
+    Recent typer brings a click of its own, so click's exceptions are known by what they offer and not by class.
     """
     import typer
 
-    command = typer.main.get_command(app)  # type: ignore[arg-type]
+    command = typer.main.get_command(app)
     try:
-        result = command.main(args=arguments, prog_name="llmfit", standalone_mode=False)
+        with command.make_context("llmfit", list(arguments)) as context:
+            command.invoke(context)
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort:
@@ -64,24 +81,34 @@ def _invoke(app: object, arguments: list[str], as_json: bool) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        if hasattr(error, "show"):
-            error.show()
-        if as_json:
-            _print_json("usage", error.format_message(), "See `llmfit --help`.")
-        return int(getattr(error, "exit_code", 2))
-    return result if isinstance(result, int) else 0
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+            return USAGE
+        path = getattr(getattr(error, "ctx", None), "command_path", "llmfit")
+        _tell(LlmfitError("usage", error.format_message().rstrip("."), f"See `{path} --help`."), as_json)
+        return USAGE
+    return 0
 
 
 def _tell(error: LlmfitError, as_json: bool) -> None:
     if as_json:
-        _print_json(error.code, error.cause, error.remedy)
+        print_json({"error": {"code": error.code, "cause": error.cause, "remedy": error.remedy}})
     print(f"error: {error.cause} [{error.code}]", file=sys.stderr)
     print(f"  fix: {error.remedy}", file=sys.stderr)
 
 
-def _print_json(code: str, cause: str, remedy: str) -> None:
-    error = {"code": code, "cause": cause, "remedy": remedy}
-    print(json.dumps({"schema": 1, "error": error}, ensure_ascii=False))
+def _flushed(code: int) -> int:
+    """The exit code, once all that was printed has arrived."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_stdout()
+        return BROKEN_PIPE
+    except OSError as error:
+        abandon_stdout()
+        _tell(OutputError("write-failed", f"standard output: {error.strerror}", "Send it elsewhere."), False)
+        return OutputError.exit_code
+    return code
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

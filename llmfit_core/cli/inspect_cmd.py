@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from llmfit_core.cli.context import registry
 from llmfit_core.cli.convert_cmd import Json, Pre, Source
+from llmfit_core.cli.results import print_json
 
 if TYPE_CHECKING:
     from llmfit_core.prepare import Prepared
@@ -21,7 +20,7 @@ def inspect(source: Source, as_json: Json = False, pre: Pre = None) -> None:
     found = prepare(source, registry(), pre=pre)
     report = inspection(found)
     if as_json:
-        print(json.dumps({"schema": 1, "inspection": report}, ensure_ascii=False, default=str))
+        print_json({"inspection": report})
     else:
         _print(report)
 
@@ -108,4 +107,3 @@ def _print(report: dict[str, object]) -> None:
         print("tokenizer     none")
     for event in report["events"]:  # type: ignore[attr-defined]
         print(f"{event['severity']:<13} {event['message']} [{event['code']}]")
-    sys.stdout.flush()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmfit_core.cli.context import registry
+from llmfit_core.cli.results import print_json
 from llmfit_core.errors import PluginError
 from llmfit_core.index import nearest
 from llmfit_core.plugin_record import PluginRecord, normalized
@@ -30,7 +30,7 @@ def list_plugins(as_json: AsJson = False) -> None:
     records = plugins.records()
     _tell_events(plugins)
     if as_json:
-        _print_json({"schema": 1, "plugins": [r.as_json() for r in records]})
+        print_json({"plugins": [r.as_json() for r in records]})
     elif not records:
         print("No plugins are installed.")
     elif sys.stdout.isatty():
@@ -51,7 +51,7 @@ def info(
     records = _named(plugins, name)
     _tell_events(plugins)
     if as_json:
-        _print_json({"schema": 1, "plugins": [{**r.as_json(), **_details(r)} for r in records]})
+        print_json({"plugins": [{**r.as_json(), **_details(r)} for r in records]})
         return
     for record in records:
         print(f"{record.name}  ({_home(record)}): {record.status}")
@@ -81,7 +81,7 @@ def prefer(
     preferences = write_preference(path, name, chosen)
     registry.cache_clear()
     if as_json:
-        _print_json({"schema": 1, "preferences": preferences, "file": str(path)})
+        print_json({"preferences": preferences, "file": str(path)})
     elif chosen:
         print(f"{name} is now taken from {chosen} ({path})")
     else:
@@ -142,10 +142,6 @@ def _details(record: PluginRecord) -> dict[str, object]:
         "notes": list(record.notes),
         "seconds": record.seconds,
     }
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _print_table(records: Sequence[PluginRecord]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +11,7 @@ import typer
 
 from llmfit_core.cli.context import registry
 from llmfit_core.cli.convert_cmd import Json
+from llmfit_core.cli.results import print_json
 from llmfit_core.errors import LaunchError, PluginError, SourceError
 from llmfit_core.runtime import LaunchOptions
 
@@ -78,7 +79,7 @@ def run(
             "seconds": round(answer.seconds, 3),
             "events": [e.as_json() for e in plan.events],
         }
-        print(json.dumps({"schema": 1, "answer": body}, ensure_ascii=False))
+        print_json({"answer": body})
     else:
         print(flush=True)
         rate = answer.tokens / answer.seconds if answer.seconds else 0.0
@@ -124,11 +125,14 @@ def serve(
     for event in plan.events:
         print(f"{event.severity}: {event.message} [{event.code}]", file=sys.stderr)
     if dry_run:
-        print(json.dumps({"schema": 1, "launch": body}, ensure_ascii=False) if as_json else " ".join(plan.argv))
+        if as_json:
+            print_json({"launch": body})
+        else:
+            print(shlex.join(plan.argv))
         return
     with launch(plan) as server:
         if as_json:
-            print(json.dumps({"schema": 1, "launch": body | {"url": server.url}}, ensure_ascii=False), flush=True)
+            print_json({"launch": body | {"url": server.url}})
         else:
             print(server.url, flush=True)
             print(f"serving {path.name} with {plan.context} tokens of context; Ctrl-C ends it", file=sys.stderr)
