@@ -69,11 +69,14 @@ class Reads:
         default: What the model class assumes where the key is absent or null; `REQUIRED` for none;
             `None` where absence means that the hparam does not exist (or that shapes tell it).
         null_is_none: A key that is there with the value null means "none", not the default.
+        kind: What the value has to be: `count`, `number` (positive), `flag`, `text`, `counts` or `texts` (lists);
+            where it is empty, the default's own kind, and anything at all where there is none to tell.
     """
 
     hparam: str
     default: object = REQUIRED
     null_is_none: bool = False
+    kind: Literal["", "count", "number", "flag", "text", "counts", "texts"] = ""
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmfit_core.config import Config, normalise, read_json
+from llmfit_core.config import MAX_CONFIG_BYTES, Config, normalise
 from llmfit_core.errors import SourceError
-from llmfit_core.events import Event
-from llmfit_core.tensors import TensorRef
+from llmfit_core.readers.folder import read_json_object
 
 if TYPE_CHECKING:
+    from llmfit_core.events import Event
     from llmfit_core.readers.gguf import GgufFile
+    from llmfit_core.tensors import TensorRef
     from llmfit_core.tokenizer.vocab import Vocab
 
+Screen = Callable[[Config], None] | None
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
 
 
@@ -51,28 +53,37 @@ class Checkpoint:
     events: tuple[Event, ...] = ()
 
 
-def open_checkpoint(source: str | Path, *, weights: bool = False) -> Checkpoint:
+def open_checkpoint(
+    source: str | Path, *, weights: bool = False, screen: Callable[[Config], None] | None = None
+) -> Checkpoint:
     """Open a model folder, a `.gguf` file or a hub id (`org/name[@revision]`).
 
     Args:
         source: What the user named.
         weights: Download the weights of a hub id; without it only headers are read, by ranges.
+        screen: Told the config before a weight file is touched; what it raises ends the opening.
 
     Raises:
         SourceError: The cause by name; see `docs/reference/errors.md`.
     """
     path = Path(source)
     if path.is_dir():
-        return _open_folder(path, str(source))
+        return _open_folder(path, str(source), screen)
     if path.is_file() or path.suffix == ".gguf":
         return _open_file(path, str(source))
-    if HUB_ID.match(str(source)) and not path.exists() and not str(source).startswith((".", "/")):
-        return _open_hub(str(source), weights)
+    if is_hub_id(source):
+        return _open_hub(str(source), weights, screen)
     raise SourceError(
         "no-such-source",
         f"{source} is neither a folder, a .gguf file nor a hub id",
         "Check the path, or write a hub id as org/name.",
     )
+
+
+def is_hub_id(source: str | Path) -> bool:
+    """Whether `source` is neither a folder nor a file here, and written like a hub id."""
+    text = str(source)
+    return not Path(source).exists() and not text.startswith((".", "/")) and HUB_ID.match(text) is not None
 
 
 def _open_file(path: Path, label: str) -> Checkpoint:
@@ -91,14 +102,14 @@ def _open_file(path: Path, label: str) -> Checkpoint:
     return Checkpoint(label=label, root=path, config=empty, tensors={}, weight_files=tuple(file.files), gguf=file)
 
 
-def _open_folder(root: Path, label: str) -> Checkpoint:
+def _open_folder(root: Path, label: str, screen: Screen) -> Checkpoint:
     from llmfit_core.readers.folder import folder_files
     from llmfit_core.readers.shards import read_weights
 
     files = folder_files(root)
     if "config.json" not in files:
-        _explain_missing_config(files, label)
-    config = normalise(read_json(files["config.json"], "config.json"))
+        _explain_missing_config(files, label, root)
+    config = _config(files["config.json"], screen)
     layers = config.values.get("num_hidden_layers")
     found = read_weights(files, layers=layers if isinstance(layers, int) else None)
     repo, revision = _hub_cache_identity(root)
@@ -115,19 +126,19 @@ def _open_folder(root: Path, label: str) -> Checkpoint:
     )
 
 
-def _open_hub(source: str, weights: bool) -> Checkpoint:
+def _open_hub(source: str, weights: bool, screen: Screen) -> Checkpoint:
     from llmfit_core.readers import hub
 
     repo, _, revision = source.partition("@")
     if weights:
-        root = hub.download(repo, revision or None)
-        opened = _open_folder(root, source)
+        root = hub.download(repo, revision or None, before=lambda side: _screen_side(side, source, screen))
+        opened = _open_folder(root, source, screen)
         identity = _hub_cache_identity(root)
         return _with(opened, label=source, repo=repo, revision=identity[1] or opened.revision)
     found = hub.fetch_headers(repo, revision or None)
     if "config.json" not in found.side:
         _explain_missing_config(found.side, source)
-    config = normalise(read_json(found.side["config.json"], "config.json"))
+    config = _config(found.side["config.json"], screen)
     return Checkpoint(
         label=source,
         repo=repo,
@@ -145,11 +156,30 @@ def _with(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
     return replace(checkpoint, **changes)  # type: ignore[arg-type]
 
 
-def _explain_missing_config(files: Mapping[str, Path], label: str) -> None:
+def _config(path: Path, screen: Screen) -> Config:
+    config = normalise(read_json_object(path, MAX_CONFIG_BYTES))
+    if screen is not None:
+        screen(config)
+    return config
+
+
+def _screen_side(side: Mapping[str, Path], label: str, screen: Screen) -> None:
+    if "config.json" not in side:
+        _explain_missing_config(side, label)
+    _config(side["config.json"], screen)
+
+
+def _explain_missing_config(files: Mapping[str, Path], label: str, root: Path | None = None) -> None:
+    snapshots = sorted(p.name for p in (root / "snapshots").iterdir()) if root and (root / "snapshots").is_dir() else []
+    if snapshots:
+        raise SourceError(
+            "hub-cache-root", f"{label} is a hub cache's folder of a repository, not a model",
+            f"Name one of its snapshots: {root}/snapshots/{snapshots[-1]}",
+        )
     if "adapter_config.json" in files or "adapter_model.safetensors" in files:
         base: object = None
         if "adapter_config.json" in files:
-            base = read_json(files["adapter_config.json"], "adapter config").get("base_model_name_or_path")
+            base = read_json_object(files["adapter_config.json"], MAX_CONFIG_BYTES).get("base_model_name_or_path")
         of = f" of {base}" if isinstance(base, str) and base else ""
         raise SourceError(
             "lora-adapter",
@@ -169,7 +199,8 @@ def _explain_missing_config(files: Mapping[str, Path], label: str) -> None:
 
 def _hub_cache_identity(root: Path) -> tuple[str, str]:
     """Repo id and commit of a hub cache snapshot (`models--ORG--NAME/snapshots/COMMIT`), or two empty texts."""
-    parts = root.absolute().parts
-    if len(parts) >= 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
-        return parts[-3].removeprefix("models--").replace("--", "/", 1), parts[-1]
+    for path in (root.absolute(), root.resolve()):
+        parts = path.parts
+        if len(parts) >= 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
+            return parts[-3].removeprefix("models--").replace("--", "/", 1), parts[-1]
     return "", ""

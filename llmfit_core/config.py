@@ -6,10 +6,8 @@ the weights were trained with, and that is an error that names both keys.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from llmfit_core.errors import SourceError
 from llmfit_core.events import Event
@@ -19,6 +17,11 @@ OTHER_PARTS = ("vision_config", "audio_config", "visual", "vision_tower_config",
 MAX_CONFIG_BYTES = 32 << 20
 
 _ROPE_KEYS = ("rope_scaling", "rope_parameters", "rope_theta", "rotary_emb_base", "partial_rotary_factor", "rotary_pct")
+_MODEL_KEYS = (
+    "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size hidden_act "
+    "rms_norm_eps max_position_embeddings sliding_window"
+).split()
+"""What outer and text part may both state of the text model; a vocabulary may differ, by tokens of the other parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,73 +32,45 @@ class Config:
         raw: The file as it is.
         values: The text part with rope taken apart: `rope_theta`, `partial_rotary_factor` and the rest of
             rope under `rope_scaling` (empty for plain rope); `dtype` under its new name.
-        architectures: Class names, most specific first.
+        architectures: Class names of the text part.
+        outer_classes: Class names of the whole, where the text part is only a part of it.
         model_type: The text part's.
         prefix: Where the text part was found (`text_config`), empty for the top.
-        left_out: Parts that are no text model (`vision_config`).
+        left_out: Parts that are no text model (`vision_config`, `thinker_config.audio_config`).
         events: What was noticed.
     """
 
     raw: Mapping[str, object]
     values: Mapping[str, object]
     architectures: tuple[str, ...] = ()
+    outer_classes: tuple[str, ...] = ()
     model_type: str = ""
     prefix: str = ""
     left_out: tuple[str, ...] = ()
     events: tuple[Event, ...] = field(default=())
 
 
-def read_json(path: Path, what: str) -> dict[str, object]:
-    """A JSON object from a file of a model folder; `SourceError` names the file and what is wrong."""
-    try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise SourceError("json-too-large", f"{path} has over 32 MiB", f"This is no {what}; fetch it again.")
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise SourceError("missing-file", f"{path} is not there", f"Fetch the {what} too.") from None
-    except UnicodeDecodeError:
-        raise SourceError("not-json", f"{path} is not UTF-8 text", "Fetch it again; it is damaged.") from None
-    except OSError as error:
-        raise SourceError("unreadable", f"{path}: {error.strerror}", "Check its permissions.") from None
-    return parse_json(text, str(path))
-
-
-def parse_json(text: str, label: str) -> dict[str, object]:
-    """Text as a JSON object, or `SourceError` that knows git-lfs pointers and web pages by sight."""
-    if text.startswith("version https://git-lfs"):
-        raise SourceError("git-lfs-pointer", f"{label} is a git-lfs pointer, not the file", "Run `git lfs pull` there.")
-    if text.lstrip()[:1] == "<":
-        raise SourceError("html-page", f"{label} is a web page, not JSON", "Fetch the raw file; you may need to log in.")
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        at = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise SourceError("not-json", f"{label} is not valid JSON{at}", "Fetch it again or mend it.") from None
-    if not isinstance(value, dict):
-        raise SourceError("not-json", f"{label} holds no JSON object", "Fetch it again or mend it.")
-    return value
-
-
 def normalise(raw: Mapping[str, object]) -> Config:
     """The uniform form of a config.json.
 
     Raises:
-        SourceError: `contradicting-config` naming both keys.
+        SourceError: `contradicting-config` naming both keys; `config-key-invalid`.
     """
     events: list[Event] = []
-    values, prefix = _text_part(raw)
-    left_out = tuple(k for k in OTHER_PARTS if isinstance(raw.get(k), Mapping))
-    architectures = _class_names(raw) or _class_names(values)
-    if prefix and _class_names(values):
-        architectures = (*_class_names(values), *[a for a in architectures if a not in _class_names(values)])
-    model_type = values.get("model_type") or raw.get("model_type") or ""
+    values, prefix, outer, left_out = _text_part(raw)
+    classes = _class_names(values, prefix)
+    model_type = values.get("model_type") or ("" if prefix else raw.get("model_type")) or ""
+    if not isinstance(model_type, str):
+        raise SourceError("config-key-invalid", f"model_type in config.json is {model_type!r}, no text", _CORRECT)
     if prefix:
         events.append(
             Event(code="text-part", message=f"the text model of {prefix} is converted", severity="info", subject=prefix)
         )
-        for key in ("tie_word_embeddings", "quantization_config", "torch_dtype", "dtype", "eos_token_id"):
-            if key not in values and key in raw:
-                values[key] = raw[key]
+        for part in reversed(outer):
+            events += _compare_outer(part, values, prefix)
+            for key in ("tie_word_embeddings", "quantization_config", "torch_dtype", "dtype", "eos_token_id"):
+                if part.get(key) is not None and not (key in _DTYPES and set(_DTYPES) & set(values)):
+                    values.setdefault(key, part[key])
     events += [
         Event(code="part-left-out", message=f"{k} is left out: it is no text model", severity="info", subject=k)
         for k in left_out
@@ -111,37 +86,83 @@ def normalise(raw: Mapping[str, object]) -> Config:
         )
     _same(values, "torch_dtype", "dtype")
     if "torch_dtype" in values:
-        values.setdefault("dtype", values.pop("torch_dtype"))
-        values.pop("torch_dtype", None)
+        old = values.pop("torch_dtype")
+        values["dtype"] = values["dtype"] if values.get("dtype") is not None else old
     _merge_rope(values)
     return Config(
         raw=raw,
         values=values,
-        architectures=architectures,
-        model_type=str(model_type),
+        architectures=classes,
+        outer_classes=_class_names(raw, "") if prefix else (),
+        model_type=model_type,
         prefix=prefix,
         left_out=left_out,
         events=tuple(events),
     )
 
 
-def _class_names(values: Mapping[str, object]) -> tuple[str, ...]:
+_DTYPES = ("torch_dtype", "dtype")
+_CORRECT = "Correct config.json, as the model's authors published it."
+
+
+def _class_names(values: Mapping[str, object], prefix: str) -> tuple[str, ...]:
     names = values.get("architectures")
+    if names is None:
+        return ()
     if isinstance(names, str):
-        return (names,)
-    return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+        names = [names]
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        label = f"{prefix}.architectures" if prefix else "architectures"
+        raise SourceError("config-key-invalid", f"{label} in config.json is {names!r:.80}, no list of class names", _CORRECT)
+    return tuple(dict.fromkeys(n.strip() for n in names if n.strip()))
 
 
-def _text_part(raw: Mapping[str, object]) -> tuple[dict[str, object], str]:
+def _text_part(
+    raw: Mapping[str, object],
+) -> tuple[dict[str, object], str, list[Mapping[str, object]], tuple[str, ...]]:
+    """The text part, where it was found, what lies around it (outermost first), and the other parts."""
     part: Mapping[str, object] = raw
-    path = []
-    for _ in range(4):
-        inner = next((k for k in TEXT_KEYS if isinstance(part.get(k), Mapping) and part[k]), None)
-        if inner is None:
-            break
-        path.append(inner)
-        part = part[inner]  # type: ignore[assignment]
-    return dict(part), ".".join(path)
+    path: list[str] = []
+    outer: list[Mapping[str, object]] = []
+    left_out: list[str] = []
+    while True:
+        left_out += [".".join([*path, k]) for k in OTHER_PARTS if isinstance(part.get(k), Mapping)]
+        inner = [k for k in TEXT_KEYS if isinstance(part.get(k), Mapping) and part[k]]
+        if not inner:
+            return dict(part), ".".join(path), outer, tuple(left_out)
+        if any(part[k] != part[inner[0]] for k in inner):
+            raise SourceError(
+                "contradicting-config",
+                f"config.json has two text parts: {inner[0]} and {inner[1]}",
+                f"Remove the wrong one of {inner[0]} and {inner[1]}.",
+            )
+        path.append(inner[0])
+        outer.append(part)
+        part = part[inner[0]]  # type: ignore[assignment]
+
+
+def _compare_outer(outer: Mapping[str, object], inner: Mapping[str, object], prefix: str) -> list[Event]:
+    """Hold what is said around the text part against the text part; what only the outside says is not read."""
+    rope_out, rope_in = ({k: v for k, v in part.items() if k in _ROPE_KEYS and v is not None} for part in (outer, inner))
+    said = {k: v for k, v in outer.items() if k in _MODEL_KEYS and v is not None}
+    if rope_out:
+        _merge_rope(rope_out)
+        _merge_rope(rope_in)
+        said |= {k: v for k, v in rope_out.items() if v}
+    events = []
+    for key, value in said.items():
+        own = rope_in.get(key) if key in rope_in else inner.get(key)
+        if own in (None, {}):
+            events.append(
+                Event(
+                    code="outside-text-part",
+                    message=f"config.json states {key} outside {prefix}, which itself does not; it is not read there",
+                    subject=key,
+                )
+            )
+        elif own != value:
+            contradiction(key, value, f"{prefix}.{key}", own)
+    return events
 
 
 def _same(values: Mapping[str, object], a: str, b: str) -> None:
@@ -154,45 +175,41 @@ def contradiction(a: str, x: object, b: str, y: object) -> None:
     """Raise the error that names two config keys that cannot both be true."""
     raise SourceError(
         "contradicting-config",
-        f"config.json contradicts itself: {a} is {x!r}, {b} is {y!r}",
+        f"config.json contradicts itself: {a} is {x!r:.200}, {b} is {y!r:.200}",
         f"Remove the wrong one of {a} and {b}.",
     )
 
 
 def _merge_rope(values: dict[str, object]) -> None:
     """Bring both spellings of rope to `rope_theta`, `partial_rotary_factor` and `rope_scaling`."""
-    new = values.pop("rope_parameters", None)
-    old = values.pop("rope_scaling", None)
-    for key, part in (("rope_parameters", new), ("rope_scaling", old)):
-        if part is not None and not isinstance(part, Mapping):
-            raise SourceError("config-key-invalid", f"{key} in config.json is no object", "Correct or remove it.")
     found: dict[str, tuple[str, object]] = {}
 
     def put(name: str, label: str, value: object) -> None:
         if value is None:
             return
+        if isinstance(value, Mapping) or (name == "rope_type" and not isinstance(value, str)):
+            raise SourceError("config-key-invalid", f"{label} in config.json is {value!r:.80}", _CORRECT)
+        if name == "rope_type" and value == "su":
+            value = "longrope"
         if name in found and found[name][1] != value:
             contradiction(found[name][0], found[name][1], label, value)
         found.setdefault(name, (label, value))
 
-    nested = isinstance(new, Mapping) and bool(new) and all(isinstance(v, Mapping) or v is None for v in new.values())
-    if nested:
-        # One rope for each kind of layer (Gemma 3): the architecture that knows them reads this itself.
-        values["rope_by_layer_type"] = {k: dict(v) for k, v in new.items() if v}  # type: ignore[union-attr]
-    for label, part in (("rope_parameters", None if nested else new), ("rope_scaling", old)):
-        if not isinstance(part, Mapping):
+    for label in ("rope_parameters", "rope_scaling"):
+        part = values.pop(label, None)
+        if part is None:
             continue
-        kinds = {k: part[k] for k in ("rope_type", "type") if part.get(k) is not None}
-        if len(set(kinds.values())) > 1:
-            contradiction(f"{label}.rope_type", kinds["rope_type"], f"{label}.type", kinds["type"])
+        if not isinstance(part, Mapping):
+            raise SourceError("config-key-invalid", f"{label} in config.json is {part!r:.80}, no object", _CORRECT)
+        kinds = [v for v in part.values() if v is not None]
+        if kinds and all(isinstance(v, Mapping) for v in kinds):
+            # One rope for each kind of layer: the same for all is one rope; else the architecture has to know.
+            if any(v != kinds[0] for v in kinds):
+                values["rope_by_layer_type"] = {k: v for k, v in part.items() if v is not None}
+                continue
+            part = kinds[0]
         for key, value in part.items():
-            name = {"type": "rope_type", "rotary_pct": "partial_rotary_factor"}.get(key, key)
-            put(name, f"{label}.{key}", "longrope" if name == "rope_type" and value == "su" else value)
-    if isinstance(new, Mapping) and not nested and isinstance(old, Mapping):
-        a = new.get("rope_type", new.get("type", "default"))
-        b = old.get("rope_type", old.get("type", "default"))
-        if a != b and {a, b} != {"su", "longrope"}:
-            contradiction("rope_parameters.rope_type", a, "rope_scaling.rope_type", b)
+            put({"type": "rope_type", "rotary_pct": "partial_rotary_factor"}.get(key, key), f"{label}.{key}", value)
     for key, name in (
         ("rope_theta", "rope_theta"),
         ("rotary_emb_base", "rope_theta"),

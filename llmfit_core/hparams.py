@@ -23,7 +23,8 @@ COMMON_CONFIG: dict[str, Use] = {
             "embedding_dropout hidden_dropout_prob attention_probs_dropout_prob dropout classifier_dropout "
             "router_aux_loss_coef output_router_logits router_jitter_noise router_z_loss_coef aux_loss_alpha seq_aux "
             "gradient_checkpointing pretraining_tp use_unpad pruned_heads problem_type finetuning_task label2id "
-            "id2label num_labels num_mtp_layers rescale_prenorm_residual unsloth_version unsloth_fixed training_type"
+            "id2label num_labels num_mtp_layers rescale_prenorm_residual unsloth_version unsloth_fixed training_type "
+            "neftune_noise_alpha"
         ).split(),
         _TRAINING,
     ),
@@ -44,13 +45,16 @@ COMMON_CONFIG: dict[str, Use] = {
             "top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
             "min_length max_length max_new_tokens do_sample early_stopping num_beams num_beam_groups diversity_penalty "
             "num_return_sequences bad_words_ids suppress_tokens begin_suppress_tokens exponential_decay_length_penalty "
-            "forced_bos_token_id forced_eos_token_id remove_invalid_values prefix task_specific_params tokenizer_class"
+            "forced_bos_token_id forced_eos_token_id remove_invalid_values prefix task_specific_params tokenizer_class "
+            "tokenizer_model_max_length tokenizer_padding_side bos_token eos_token pad_token unk_token"
         ).split(),
         _GENERATION,
     ),
     **dict.fromkeys(
-        ("architectures model_type auto_map rope_scaling quantization_config use_mtp original_max_position_embeddings "
-         "vision_config audio_config text_config").split(),
+        (
+            "architectures model_type auto_map rope_scaling quantization_config compression_config use_mtp "
+            "original_max_position_embeddings vision_config audio_config text_config"
+        ).split(),
         _KNOWN_ELSEWHERE,
     ),
     "is_encoder_decoder": Asserts((False, None), "it would need an encoder"),
@@ -79,25 +83,19 @@ DECODER_CONFIG: dict[str, Use] = {
 }
 """The keys of a decoder with rope and RMS norms, to be extended with `|`."""
 
-_INTEGERS = frozenset(
-    {
-        "embedding_length",
-        "block_count",
-        "feed_forward_length",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.value_length",
-        "context_length",
-        "vocab_size",
-        "expert_count",
-        "expert_used_count",
-        "expert_feed_forward_length",
-        "expert_shared_feed_forward_length",
-        "attention.sliding_window",
-    }
+_COUNTS = frozenset(
+    "embedding_length block_count feed_forward_length attention.head_count attention.head_count_kv attention.key_length "
+    "attention.value_length context_length vocab_size expert_count expert_used_count expert_feed_forward_length "
+    "expert_shared_feed_forward_length attention.sliding_window".split()
 )
+_NEVER_ZERO = frozenset(
+    "embedding_length block_count attention.head_count attention.head_count_kv attention.key_length "
+    "attention.value_length context_length expert_used_count".split()
+)
+_MOST = {"block_count": 1 << 14, "expert_count": 1 << 16, "attention.head_count": 1 << 16}
 MAX_INTEGER = 1 << 31
+_ORIGINAL = "rope.scaling.original_context_length"
+_CORRECT = "Correct config.json, as the model's authors published it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +147,13 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
             if value not in use.values:
                 raise UnsupportedError(
                     "config-value",
-                    f"{key} in config.json is {value!r}: {use.why}",
+                    f"{key} in config.json is {value!r:.200}: {use.why}",
                     "There is no table for this variant; a plugin may add one under a class name of its own.",
                 )
         else:
             consumed[key] = use.hparam
             if value is not None:
-                checked = _checked(key, use.hparam, value)
+                checked = _checked(key, use, value)
                 if use.hparam in hparams and hparams[use.hparam] != checked:
                     contradiction(keys[use.hparam], hparams[use.hparam], key, checked)
                 hparams[use.hparam] = checked
@@ -182,12 +180,21 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
         )
         for key in unknown
     ]
+    if "rope_by_layer_type" in unknown:
+        raise UnsupportedError(
+            "config-value",
+            f"rope_parameters in config.json states a rope for each kind of layer; {architecture.name} has one for all",
+            _CORRECT,
+        )
     scaling = config.values.get("rope_scaling")
+    # A class that reads the outer key itself has a default for it.
+    reads = next((u for u in architecture.config.values() if isinstance(u, Reads) and u.hparam == _ORIGINAL), None)
+    default = reads.default if reads is not None and isinstance(reads.default, int) else None
     rope, said = read_rope(
         scaling if isinstance(scaling, Mapping) else {},
         context=int(hparams.get("context_length", 0) or 0),  # type: ignore[call-overload]
         outer_original=config.values.get("original_max_position_embeddings"),
-        has_outer="original_max_position_embeddings" in config.values,
+        default_original=default,
     )
     return ConfigLedger(
         hparams=hparams,
@@ -201,22 +208,47 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
     )
 
 
-def _checked(key: str, hparam: str, value: object) -> object:
-    if hparam in _INTEGERS:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_INTEGER:
-            raise SourceError(
-                "config-key-invalid",
-                f"{key} in config.json is {value!r}, not a count below 2^31",
-                "Correct it, as the model's authors published it.",
-            )
-        if value == 0 and hparam in ("embedding_length", "block_count", "attention.head_count", "context_length"):
-            raise SourceError("config-key-invalid", f"{key} in config.json is 0", "Correct config.json.")
-    elif hparam.endswith(("epsilon", "freq_base")):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
-            raise SourceError(
-                "config-key-invalid", f"{key} in config.json is {value!r}, not a positive number", "Correct config.json."
-            )
+def _checked(key: str, use: Reads, value: object) -> object:
+    """A value of the kind that its key wants, or `SourceError`."""
+    hparam, kind = use.hparam, use.kind or _kind(use)
+    if kind == "count":
+        return _count(key, value, 1 if hparam in _NEVER_ZERO else 0, _MOST.get(hparam, MAX_INTEGER))
+    if kind == "number":
+        least = 1 if hparam.endswith("freq_base") else 0
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least < value < 1e30:
+            raise _invalid(key, value, f"a number above {least}")
         return float(value)
+    if kind == "flag":
+        if value not in (True, False):
+            raise _invalid(key, value, "true or false")
+        return bool(value)
+    if kind == "text" and not isinstance(value, str):
+        raise _invalid(key, value, "a text")
+    if kind in ("counts", "texts") and not isinstance(value, (list, tuple)):
+        raise _invalid(key, value, "a list")
+    if kind == "counts":
+        return tuple(_count(key, v, 0, MAX_INTEGER) for v in value)  # type: ignore[attr-defined]
+    if kind == "texts" and not all(isinstance(v, str) for v in value):  # type: ignore[attr-defined]
+        raise _invalid(key, value, "a list of texts")
     return value
+
+
+def _kind(use: Reads) -> str:
+    if use.hparam in _COUNTS:
+        return "count"
+    if use.hparam.endswith(("epsilon", "freq_base")):
+        return "number"
+    names = {bool: "flag", int: "count", float: "number", str: "text"}
+    return names.get(type(use.default), "")
+
+
+def _count(key: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < most:
+        raise _invalid(key, value, f"a count from {least} to {most - 1}")
+    return value
+
+
+def _invalid(key: str, value: object, wanted: str) -> SourceError:
+    return SourceError("config-key-invalid", f"{key} in config.json is {value!r:.80}, not {wanted}", _CORRECT)

@@ -11,9 +11,9 @@ from llmfit_core.errors import SourceError
 from llmfit_core.events import Event
 
 PARTS = ("weight", "bias", "scale")
+_MODULES = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 _WRAPPERS = (
-    ("_orig_mod.", ""),
-    ("module.", ""),
+    *((f"{m}.", "") for m in _MODULES),
     ("base_model.model.", ""),
     ("language_model.model.", "model."),
     ("model.language_model.model.", "model."),
@@ -22,6 +22,8 @@ _WRAPPERS = (
     ("model.text_model.", "model."),
     ("thinker.model.", "model."),
     ("thinker.", ""),
+    ("model.model.", "model."),
+    ("model.lm_head.", "lm_head."),
 )
 _INDEX = re.compile(r"\{(layer|expert)\}")
 
@@ -111,10 +113,10 @@ def unwrap(names: Iterable[str], patterns: Patterns) -> tuple[dict[str, str], tu
 def _unwrap_one(name: str, patterns: Patterns) -> tuple[str, str]:
     if patterns.match(name):
         return name, ""
-    plain, removed = name.replace("._orig_mod.", "."), []
-    if plain != name:
-        removed.append("_orig_mod.")
-    for _ in range(4):
+    pieces = name.split(".")
+    removed = [f"{p}." for p in pieces[1:-1] if p in _MODULES]
+    plain = ".".join([pieces[0], *(p for p in pieces[1:-1] if p not in _MODULES), *pieces[1:][-1:]])
+    for _ in range(6):
         if patterns.match(plain):
             break
         for prefix, instead in _WRAPPERS:

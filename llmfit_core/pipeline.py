@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmfit_core import manifest as manifests
+from llmfit_core.checkpoint import is_hub_id
 from llmfit_core.checks import run_check
-from llmfit_core.errors import UnsupportedError, VerificationError
+from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event, require_none_strict
-from llmfit_core.output import discard, places, publish, refuse_existing, require_space, write
+from llmfit_core.output import Places, places, publish, refuse_existing, require_space, staging, write
 from llmfit_core.plan import Artifact, Plan, Recipe
 from llmfit_core.prepare import prepare
 
@@ -98,47 +101,35 @@ def convert(
     """
     from llmfit_core.version import __version__
 
+    if is_hub_id(source):
+        _plan_before_download(source, recipe, registry)
     planned = plan_conversion(source, recipe, registry, weights=True)
-    where = places(planned.plan, planned.exporter, out)
-    refuse_existing(where, overwrite=overwrite, sources=_read_files(planned.plan))
     if planned.plan.checks:
+        _places(planned, out, overwrite)
         planned = plan_conversion(source, recipe, registry, check=True, weights=True)
-        where = places(planned.plan, planned.exporter, out)
-        refuse_existing(where, overwrite=overwrite, sources=_read_files(planned.plan))
+    where = _places(planned, out, overwrite)
     plan, exporter = planned.plan, planned.exporter
-    manifests.read_manifest(where.folder)
     require_space(plan, where)
     if on_plan is not None:
         on_plan(plan)
     losses = _Losses(strict=recipe.strict)
-    with ThreadPoolExecutor(max_workers=1) as aside:
-        files = _read_files(plan)
-        sums = [aside.submit(manifests.sha256_of, p) for p in files]
-        try:
-            filled = write(plan, exporter, where, workers=workers, judge=losses.judge, progress=progress)
-        except BaseException:
-            for job in sums:
-                job.cancel()
-            raise
-        sources = {p.name: job.result() for p, job in zip(files, sums, strict=True)}
-    events = (*plan.events, *losses.events)
     verified: dict[str, object] = {}
-    if verify:
-        target = where.stage if where.whole_folder else where.staged[0]
-        try:
+    with staging(plan, where) as journal:
+        with _hashing(_read_files(plan)) as source_sums:
+            filled = write(plan, exporter, where, journal, workers=workers, judge=losses.judge, progress=progress)
+            sources = source_sums()
+        events = (*plan.events, *losses.events)
+        if verify:
+            target = where.stage if where.whole_folder else where.staged[0]
             exporter.reopen(target, plan)
             said, more = _prove(plan, target, exporter, registry)
-        except VerificationError:
-            discard(where)
-            raise
-        verified |= {"reopened": True} | said
-        events = (*events, *more)
-    publish(where, overwrite=overwrite, known=manifests.known_files(where.folder) if where.whole_folder else frozenset())
-    names = [f.relative_to(where.folder).as_posix() for f in where.files]
-    entry = manifests.make_manifest(
-        plan, version=__version__, sources=sources, filled=filled, names=names, events=events, verified=verified
-    )
-    manifests.write_manifest(where.folder, "." if where.whole_folder else names[0], entry)
+            verified |= {"reopened": True} | said
+            events = (*events, *more)
+        names = [f.relative_to(where.folder).as_posix() for f in where.files]
+        entry = manifests.make_manifest(
+            plan, version=__version__, sources=sources, filled=filled, names=names, events=events, verified=verified
+        )
+        publish(where, "." if where.whole_folder else names[0], entry)
     artifact = Artifact(format=exporter.name, scheme=plan.recipe.scheme, paths=where.files, manifest=entry)
     return artifact, (*events, *registry.notify_written(artifact, plan))
 
@@ -147,6 +138,36 @@ def _transformed(model: Model, transforms: Iterable[Provided[Transform]]) -> Mod
     for transform in transforms:
         model = transform.value.apply(model)
     return model
+
+
+def _plan_before_download(source: str | Path, recipe: Recipe, registry: PluginRegistry) -> None:
+    """Refuse by headers what would be refused after gigabytes; pickles, which have no header to ask for, are screened."""
+    try:
+        plan_conversion(source, recipe, registry)
+    except UnsupportedError as error:
+        if error.code != "remote-pickle":
+            raise
+
+
+def _places(planned: Planned, out: Path, overwrite: bool) -> Places:
+    """Where the artifact goes; raises where anything is in the way."""
+    where = places(planned.plan, planned.exporter, out)
+    root = planned.plan.model.checkpoint.root
+    refuse_existing(where, overwrite=overwrite, sources=(*_read_files(planned.plan), *([root] if root else [])))
+    manifests.read_manifest(where.folder)
+    return where
+
+
+@contextlib.contextmanager
+def _hashing(files: Sequence[Path]) -> Iterator[Callable[[], dict[str, str]]]:
+    """Hash the sources beside the work; gives a function that waits for the sums by file name."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        jobs = {p.name: pool.submit(manifests.sha256_of, p, stop) for p in files}
+        try:
+            yield lambda: {name: job.result() for name, job in jobs.items()}
+        finally:
+            stop.set()
 
 
 def _read_files(plan: Plan) -> tuple[Path, ...]:

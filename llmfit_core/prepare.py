@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.checkpoint import Checkpoint, open_checkpoint
-from llmfit_core.errors import UnsupportedError
-from llmfit_core.recognise import recognise
+from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.recognise import recognise, screen
 from llmfit_core.resolve import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from llmfit_core.architecture import Architecture
+    from llmfit_core.config import Config
     from llmfit_core.model import Model
     from llmfit_core.plugins import PluginRegistry
     from llmfit_core.tokenizer.vocab import Vocab
@@ -53,7 +55,7 @@ def prepare(
     """
     provided = registry.architectures()
     architectures = [p.value for p in provided]
-    checkpoint = open_checkpoint(source, weights=weights)
+    checkpoint = open_checkpoint(source, weights=weights, screen=lambda c: _screen(c, str(source), registry, architectures))
     registry.require_decided((*checkpoint.config.architectures, checkpoint.config.model_type))
     plugins: dict[str, str] = {}
     decoders = []
@@ -66,14 +68,7 @@ def prepare(
     if checkpoint.gguf is not None and not decoders:
         raise registry.missing("decoder", "gguf", [d.value.name for d in registry.decoders()])
     _refuse_undecoded(checkpoint, decoders)
-    try:
-        architecture, evidence, noticed = recognise(checkpoint, architectures)
-    except UnsupportedError as error:
-        if error.code == "unknown-architecture" and checkpoint.config.architectures:
-            hint = registry.missing("class", checkpoint.config.architectures[0], [])
-            if "failed" in hint.remedy or "failed" in hint.cause or "LLMFIT_PLUGINS" in hint.remedy:
-                raise UnsupportedError(error.code, error.cause, hint.remedy) from error
-        raise
+    architecture, evidence, noticed = recognise(checkpoint, architectures)
     owner = registry.architecture(architecture.name)
     plugins[f"architecture {architecture.name}"] = f"{owner.plugin.distribution} {owner.plugin.version}"
     vocab = _vocab(checkpoint, registry, pre)
@@ -96,6 +91,19 @@ def prepare(
     return Prepared(model=replace(model, events=(*noticed, *model.events)), decoders=tuple(decoders), plugins=plugins)
 
 
+def _screen(config: Config, label: str, registry: PluginRegistry, architectures: Sequence[Architecture]) -> None:
+    """Refuse by the config alone what nobody here knows, and tell of a plugin that would, had it loaded."""
+    registry.require_decided((*config.architectures, *config.outer_classes, config.model_type))
+    try:
+        screen(config, label, architectures)
+    except UnsupportedError as error:
+        if error.code == "unknown-architecture" and config.architectures:
+            hint = registry.missing("class", config.architectures[0], [])
+            if "failed" in hint.remedy or "failed" in hint.cause or "LLMFIT_PLUGINS" in hint.remedy:
+                raise UnsupportedError(error.code, error.cause, hint.remedy) from error
+        raise
+
+
 def _vocab(checkpoint: Checkpoint, registry: PluginRegistry, pre: str | None) -> Vocab | None:
     if checkpoint.vocab is not None:
         if pre:
@@ -114,9 +122,17 @@ def _vocab(checkpoint: Checkpoint, registry: PluginRegistry, pre: str | None) ->
 
 def _refuse_undecoded(checkpoint: Checkpoint, decoders: list[str]) -> None:
     """A quantized source that no decoder took is named, not misread."""
-    section = checkpoint.config.values.get("quantization_config") or checkpoint.config.raw.get("quantization_config")
-    if not isinstance(section, dict) or decoders:
+    keys = ("quantization_config", "compression_config")
+    places = (checkpoint.config.values, checkpoint.config.raw)
+    key, section = next(((k, p[k]) for p in places for k in keys if p.get(k)), ("", None))
+    if section is None or decoders:
         return
+    if not isinstance(section, dict):
+        raise SourceError(
+            "config-key-invalid",
+            f"{key} in config.json is {section!r:.80}, no object",
+            "Correct config.json, as the model's authors published it.",
+        )
     method = str(section.get("quant_method", "unknown"))
     if section.get("load_in_4bit") or section.get("load_in_8bit"):
         method = "bitsandbytes"

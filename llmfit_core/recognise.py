@@ -6,13 +6,23 @@ import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llmfit_core.errors import UnsupportedError
+from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.naming import Patterns, unwrap
 
 if TYPE_CHECKING:
     from llmfit_core.architecture import Architecture
     from llmfit_core.checkpoint import Checkpoint
+    from llmfit_core.config import Config
+
+
+def screen(config: Config, label: str, architectures: Sequence[Architecture]) -> None:
+    """Refuse from the config alone what no installed plugin knows, so that no weight file is opened for nothing.
+
+    Raises:
+        UnsupportedError: As `recognise`, where no tensor name could change the verdict.
+    """
+    _by_config(config, label, architectures)
 
 
 def recognise(
@@ -24,35 +34,84 @@ def recognise(
     names a model type decides, if it is unique, then the tensor names.
 
     Raises:
-        UnsupportedError: `unknown-architecture`, with the nearest names and the distribution that knows it.
+        UnsupportedError: `unknown-architecture`, with the nearest names and the distribution that knows it;
+            `ambiguous-architecture`.
     """
     config = checkpoint.config
-    by_class = {name: a for a in architectures for name in a.hf_classes}
-    for name in config.architectures:
-        if name in by_class:
-            return by_class[name], f"class {name}", ()
-    for name in config.architectures:
-        alike = {a.name: (known, a) for known, a in by_class.items() if known.lower() == name.lower()}
-        if len(alike) == 1:
-            known, found = next(iter(alike.values()))
-            event = Event(
-                code="class-spelling",
-                message=f"architectures says {name}; taken for {found.hf_classes[0]}",
-                subject="architectures",
-            )
-            return found, f"class {known}", (event,)
-    if config.architectures:
-        _refuse(config.architectures[0], checkpoint, architectures)
+    found = _by_config(config, checkpoint.label, architectures)
+    if found is not None:
+        return found
     typed = [a for a in architectures if config.model_type and config.model_type in a.model_types]
+    fitting = _by_tensor_names(checkpoint, typed or architectures)
+    if len(fitting) == 1:
+        return fitting[0], "tensor names", (_no_class("the tensor names", fitting[0]),)
+    if fitting:
+        names = " and ".join(a.hf_classes[0] for a in fitting)
+        raise UnsupportedError(
+            "ambiguous-architecture",
+            f"{checkpoint.label}: config.json names no class, and the tensor names fit {names} alike",
+            f'Add "architectures": ["{fitting[0].hf_classes[0]}"], or whichever is true, to config.json.',
+        )
+    raise _unknown("", checkpoint.label, architectures)
+
+
+def _by_config(
+    config: Config, label: str, architectures: Sequence[Architecture]
+) -> tuple[Architecture, str, tuple[Event, ...]] | None:
+    """What the config's class names and model type decide; `None` where they are silent."""
+    by_class = {name: a for a in architectures for name in a.hf_classes}
+    where = f"{config.prefix}." if config.prefix else ""
+    for names, place in ((config.architectures, f"{where}architectures"), (config.outer_classes, "architectures")):
+        known = [(n, by_class[n]) for n in names if n in by_class]
+        if known:
+            first, found = known[0]
+            other = next((n for n, a in known if a is not found), None)
+            if other is not None:
+                raise UnsupportedError(
+                    "ambiguous-architecture",
+                    f"{label}: {place} in config.json names both {first} and {other}",
+                    "Leave only the class that is true.",
+                )
+            events = () if names[0] == first else (_passed_over(names[0], first, place),)
+            return found, f"class {first}", events
+        for name in names:
+            alike = {a.name: (c, a) for c, a in by_class.items() if c.casefold() == name.casefold()}
+            bare = by_class.get(name.removesuffix("Model") + "ForCausalLM") if name.endswith("Model") else None
+            if len(alike) == 1:
+                canonical, found = next(iter(alike.values()))
+                return found, f"class {canonical}", (_spelling(name, found.hf_classes[0], place),)
+            if bare is not None:
+                return bare, f"class {name}", (_bare(name, bare.hf_classes[0], place),)
+    if config.architectures:
+        raise _unknown(config.architectures[0], label, architectures)
+    if not config.model_type:
+        return None
+    typed = [a for a in architectures if config.model_type in a.model_types]
+    evidence = f"{where}model_type {config.model_type}"
     if len(typed) == 1:
-        return typed[0], f"model_type {config.model_type}", (_no_class(f"model_type {config.model_type}", typed[0]),)
-    if config.model_type and not typed:
-        _refuse(config.model_type, checkpoint, architectures)
-    found_by_names = _by_tensor_names(checkpoint, typed or architectures)
-    if found_by_names is not None:
-        return found_by_names, "tensor names", (_no_class("the tensor names", found_by_names),)
-    _refuse(config.model_type or "no class name at all", checkpoint, architectures)
-    raise AssertionError  # _refuse always raises
+        return typed[0], evidence, (_no_class(evidence, typed[0]),)
+    if typed:
+        return None
+    alike_types = {a.name: a for a in architectures for t in a.model_types if t.casefold() == config.model_type.casefold()}
+    if len(alike_types) == 1:
+        found = next(iter(alike_types.values()))
+        spelling = _spelling(config.model_type, found.model_types[0], f"{where}model_type")
+        return found, evidence, (_no_class(evidence, found), spelling)
+    raise _unknown(config.model_type, label, architectures, also=config.outer_classes)
+
+
+def _spelling(said: str, canonical: str, place: str) -> Event:
+    return Event(code="class-spelling", message=f"{place} says {said}; taken for {canonical}", subject=place)
+
+
+def _bare(said: str, canonical: str, place: str) -> Event:
+    message = f"{place} says {said}, the model without its head; taken for {canonical}"
+    return Event(code="class-without-head", message=message, subject=place)
+
+
+def _passed_over(unknown: str, taken: str, place: str) -> Event:
+    message = f"{place} names {unknown} first, which nobody here knows; {taken} is taken"
+    return Event(code="class-passed-over", message=message, subject=place)
 
 
 def _no_class(evidence: str, found: Architecture) -> Event:
@@ -64,12 +123,15 @@ def _no_class(evidence: str, found: Architecture) -> Event:
     )
 
 
-def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture]) -> Architecture | None:
-    """The one candidate whose table knows every tensor and misses none of its own; ties decide nothing."""
+def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture]) -> list[Architecture]:
+    """The candidates whose tables know every tensor and miss none of their own; the fullest use of a table wins."""
     fitting = []
     for architecture in candidates:
         patterns = Patterns(list(architecture.tensors) + list(architecture.waived))
-        names, _ = unwrap(checkpoint.tensors, patterns)
+        try:
+            names, _ = unwrap(checkpoint.tensors, patterns)
+        except SourceError:
+            continue
         matches = [patterns.match(n) for n in names.values()]
         if not matches or not all(matches):
             continue
@@ -83,11 +145,8 @@ def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture])
         missing = {p for p in required - used if not _has_alternative(architecture, p, used)}
         if not missing and not forbidden and wanted_bias & used <= biased:
             fitting.append((len(used), architecture))
-    if not fitting:
-        return None
-    best = max(count for count, _ in fitting)
-    winners = [a for count, a in fitting if count == best]
-    return winners[0] if len(winners) == 1 else None
+    best = max((count for count, _ in fitting), default=0)
+    return [a for count, a in fitting if count == best]
 
 
 def _has_alternative(architecture: Architecture, pattern: str, used: set[str]) -> bool:
@@ -97,16 +156,26 @@ def _has_alternative(architecture: Architecture, pattern: str, used: set[str]) -
     return any(p != pattern and roles & set(slot_roles(architecture.slot(p))) for p in used)
 
 
-def _refuse(name: str, checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> None:
+def _unknown(
+    name: str, label: str, architectures: Sequence[Architecture], also: Sequence[str] = ()
+) -> UnsupportedError:
+    """The refusal, with the nearest names and the distribution that knows it."""
     from llmfit_core.index import known_distributions
 
+    if not name:
+        return UnsupportedError(
+            "unknown-architecture",
+            f"{label}: config.json names neither class nor model_type, and the tensor names fit no installed plugin",
+            'Add "architectures" to config.json, as the model\'s authors published it.',
+        )
     known = sorted({c for a in architectures for c in a.hf_classes})
     lowered = {k.lower(): k for k in known}
     near = [lowered[n] for n in difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.6)]
     nearest = f"; nearest known: {', '.join(near)}" if near else ""
-    homes = known_distributions(name)
+    homes = [d for n in (name, *also) for d in known_distributions(n)]
     if homes:
         remedy = f"Install the plugin that knows it: pip install {homes[0]}"
     else:
         remedy = "Install or write a plugin for it: see contrib/plugin-template and `llmfit plugins list`."
-    raise UnsupportedError("unknown-architecture", f"{checkpoint.label}: no installed plugin knows {name}{nearest}", remedy)
+    of = f" ({', '.join(also)})" if also else ""
+    return UnsupportedError("unknown-architecture", f"{label}: no installed plugin knows {name}{of}{nearest}", remedy)

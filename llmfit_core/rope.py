@@ -13,6 +13,16 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+_READS = {
+    "default": "",
+    "linear": "factor",
+    "dynamic": "factor original_max_position_embeddings",
+    "yarn": "factor original_max_position_embeddings attention_factor beta_fast beta_slow mscale mscale_all_dim truncate",
+    "llama3": "factor original_max_position_embeddings low_freq_factor high_freq_factor",
+    "longrope": "factor original_max_position_embeddings attention_factor short_factor long_factor",
+}
+_HARMLESS = ("rope_type", "finetuned")
+_CORRECT = "Correct rope_scaling or rope_parameters, as the model's authors published it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,59 +57,62 @@ class Rope:
 
 
 def read_rope(
-    scaling: Mapping[str, object], *, context: int, outer_original: object, has_outer: bool
+    scaling: Mapping[str, object], *, context: int, outer_original: object = None, default_original: int | None = None
 ) -> tuple[Rope, tuple[Event, ...]]:
     """The rope of a normalised config.
 
     Args:
         scaling: The keys of `rope_scaling` or `rope_parameters` without base and partial factor.
         context: `max_position_embeddings`.
-        outer_original: A top-level `original_max_position_embeddings`, which wins over the inner one.
-        has_outer: Whether there is one.
+        outer_original: A top-level `original_max_position_embeddings`; another one inside contradicts it.
+        default_original: What the model class takes for it where the config is silent.
 
     Raises:
-        SourceError: `rope-key-missing` or `rope-key-invalid`.
+        SourceError: `rope-key-missing`, `rope-key-invalid`, `contradicting-config`.
         UnsupportedError: `unknown-rope-type`.
     """
-    events: list[Event] = []
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    kind = {"su": "longrope", None: "default"}.get(kind, kind)  # type: ignore[arg-type]
+    kind = scaling.get("rope_type")
+    if kind is None:
+        if any(v is not None for k, v in scaling.items() if k not in _HARMLESS):
+            raise SourceError(
+                "rope-key-missing",
+                f"rope_scaling in config.json has {', '.join(scaling)} and does not name its rope_type",
+                "Add rope_type, as the model's authors published it.",
+            )
+        kind = "default"
     if kind not in ROPE_TYPES:
         raise UnsupportedError(
             "unknown-rope-type",
             f"config.json names the rope type {kind!r}, which is none of {', '.join(ROPE_TYPES)}",
             "Correct rope_scaling or rope_parameters; a new kind of rope needs a newer llmfit-core.",
         )
+    assert isinstance(kind, str)
+    events = _unread(kind, scaling)
     if kind == "default":
-        return Rope(), ()
+        return Rope(), tuple(events)
 
     def number(key: str, default: float | None = None) -> float:
         value = scaling.get(key)
-        if value is None:
-            if default is None:
-                raise SourceError(
-                    "rope-key-missing",
-                    f"rope type {kind} in config.json lacks its key {key}",
-                    f"Add {key} to rope_scaling or rope_parameters, as the model's authors published it.",
-                )
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-            raise SourceError(
-                "rope-key-invalid",
-                f"rope key {key} in config.json is {value!r}, not a positive number",
-                "Correct rope_scaling or rope_parameters.",
-            )
-        return float(value)
+        if value is not None:
+            return number_of(value, f"rope key {key}")
+        if default is None:
+            raise _missing(kind, key)
+        return default
 
     inner = scaling.get("original_max_position_embeddings")
-    if has_outer and outer_original is not None:
-        original = int(number_of(outer_original, "original_max_position_embeddings"))
-    elif inner is not None:
-        original = int(number("original_max_position_embeddings"))
+    if inner is not None and outer_original is not None and inner != outer_original:
+        raise SourceError(
+            "contradicting-config",
+            f"config.json contradicts itself: original_max_position_embeddings is {outer_original!r}, inside rope it is {inner!r}",
+            "Remove the wrong one.",
+        )
+    stated = outer_original if outer_original is not None else inner if inner is not None else default_original
+    if stated is not None:
+        original = _tokens(stated)
+    elif kind == "llama3":
+        raise _missing(kind, "original_max_position_embeddings")
     else:
         original = context
-        if kind == "llama3":
-            number("original_max_position_embeddings")
         if kind in ("yarn", "longrope"):
             events.append(
                 Event(
@@ -111,17 +124,16 @@ def read_rope(
                 )
             )
     if kind == "linear":
-        return Rope(type=kind, factor=number("factor")), ()
+        return Rope(type=kind, factor=number("factor")), tuple(events)
     if kind == "dynamic":
-        limit = min(original, context) if inner is not None else context
-        return Rope(type=kind, factor=number("factor"), original_context=limit), ()
+        return Rope(type=kind, factor=number("factor"), original_context=min(original, context)), tuple(events)
     if kind == "llama3":
         low, high = number("low_freq_factor"), number("high_freq_factor")
         if high <= low:
             raise SourceError(
                 "rope-key-invalid",
                 f"rope key high_freq_factor ({high:g}) in config.json does not exceed low_freq_factor ({low:g})",
-                "Correct rope_scaling or rope_parameters.",
+                _CORRECT,
             )
         rope = Rope(
             type=kind, factor=number("factor"), original_context=original, low_freq_factor=low, high_freq_factor=high
@@ -141,6 +153,18 @@ def read_rope(
         )
         return rope, tuple(events)
     factor = number("factor", extension)
+    if scaling.get("factor") is None:
+        events.append(
+            Event(
+                code="rope-factor-assumed",
+                message=f"yarn without factor: {factor:g}, the ratio of both context lengths, is taken for it",
+                severity="fallback",
+                subject="rope_scaling.factor",
+            )
+        )
+    truncate = scaling.get("truncate")
+    if truncate not in (None, True, False):
+        raise SourceError("rope-key-invalid", f"rope key truncate in config.json is {truncate!r:.40}", _CORRECT)
     mscale, all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
     if mscale and all_dim:
         default = yarn_mscale(factor, number("mscale")) / yarn_mscale(factor, number("mscale_all_dim"))
@@ -153,22 +177,62 @@ def read_rope(
         attention_factor=number("attention_factor", default),
         beta_fast=number("beta_fast", 32.0),
         beta_slow=number("beta_slow", 1.0),
-        truncate=scaling.get("truncate", True) is not False,
+        truncate=truncate is None or bool(truncate),
     )
     return rope, tuple(events)
 
 
+def _unread(kind: str, scaling: Mapping[str, object]) -> list[Event]:
+    """Keys that this kind of rope does not read: another kind's, or nobody's."""
+    for key in ("short_factor", "long_factor"):
+        if scaling.get(key) is not None and kind != "longrope":
+            raise SourceError(
+                "rope-key-invalid", f"rope type {kind} in config.json has the key {key}, which only longrope has", _CORRECT
+            )
+    known = {k for keys in _READS.values() for k in keys.split()}
+    events = []
+    for key, value in scaling.items():
+        if value is None or key in _HARMLESS or key in _READS[kind].split():
+            continue
+        if key in known:
+            message = f"rope type {kind} does not read its key {key}; it is left out"
+        else:
+            message = f"the rope in config.json has the key {key}, which nobody here knows; it may change what is computed"
+        code = "rope-key-unread" if key in known else "unknown-config-key"
+        events.append(Event(code=code, message=message, subject=f"rope_scaling.{key}"))
+    return events
+
+
+def _missing(kind: str, key: str) -> SourceError:
+    return SourceError(
+        "rope-key-missing",
+        f"rope type {kind} in config.json lacks its key {key}",
+        f"Add {key} to rope_scaling or rope_parameters, as the model's authors published it.",
+    )
+
+
 def number_of(value: object, key: str) -> float:
     """A positive number from config.json, or `SourceError`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise SourceError(
-            "rope-key-invalid", f"{key} in config.json is {value!r}, not a positive number", "Correct config.json."
+            "rope-key-invalid", f"{key} in config.json is {value!r:.40}, not a positive number", _CORRECT
         )
     return float(value)
 
 
+def _tokens(value: object) -> int:
+    number = number_of(value, "original_max_position_embeddings")
+    if number != int(number) or not 2 <= number < 1 << 31:
+        raise SourceError(
+            "rope-key-invalid",
+            f"original_max_position_embeddings in config.json is {value!r:.40}, not a number of tokens",
+            _CORRECT,
+        )
+    return int(number)
+
+
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """yarn's attention factor: `0.1 * mscale * ln(factor) + 1`, 1 without extension (arXiv 2309.00071)."""
+    """The attention factor of yarn: `0.1 * mscale * ln(factor) + 1`, 1 without extension (arXiv 2309.00071)."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
@@ -218,9 +282,5 @@ def yarn_factors(rope: Rope, base: float, dims: int) -> list[float]:
 def _factors(scaling: Mapping[str, object], key: str) -> tuple[float, ...]:
     values = scaling.get(key)
     if not isinstance(values, (list, tuple)) or not values:
-        raise SourceError(
-            "rope-key-missing",
-            f"rope type longrope in config.json lacks its list {key}",
-            f"Add {key}, as the model's authors published it.",
-        )
+        raise _missing("longrope", key)
     return tuple(number_of(v, key) for v in values)

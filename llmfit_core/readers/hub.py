@@ -20,7 +20,7 @@ from llmfit_core.readers.shards import join_shards, read_weights
 from llmfit_core.readers.sniff import HEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from llmfit_core.tensors import TensorRef
 
@@ -115,8 +115,20 @@ def fetch_headers(repo: str, revision: str | None = None, *, access: HubAccess |
     )
 
 
-def download(repo: str, revision: str | None = None, *, access: HubAccess | None = None) -> Path:
+def download(
+    repo: str,
+    revision: str | None = None,
+    *,
+    access: HubAccess | None = None,
+    before: Callable[[Mapping[str, Path]], None] | None = None,
+) -> Path:
     """Download side files and the chosen weight files into the hub cache; what is there already stays.
+
+    Args:
+        repo: See `fetch_headers`.
+        revision: See `fetch_headers`.
+        access: See `fetch_headers`.
+        before: Told the side files before a weight is asked for; what it raises ends the download.
 
     Returns:
         The snapshot folder, which opens like any model folder; its name is the commit hash.
@@ -134,6 +146,8 @@ def download(repo: str, revision: str | None = None, *, access: HubAccess | None
             raise
         return root
     side = _fetch_side(listing, revision, access)
+    if before is not None:
+        before(side)
     selection = select_weights(listing.sizes, lambda name: read_json_object(side[name]), repo)
     if selection.missing:
         raise SourceError(

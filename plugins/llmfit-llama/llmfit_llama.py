@@ -12,7 +12,6 @@ from llmfit_core import (
     Fix,
     Fused,
     Graph,
-    Ignores,
     Limit,
     Reads,
     Role,
@@ -57,6 +56,11 @@ MIXED = {
 RECOMPUTED = {
     "model.layers.{layer}.self_attn.rotary_emb.inv_freq": "recomputed from config.json",
     "model.rotary_emb.inv_freq": "recomputed from config.json",
+}
+
+NO_BIASES = {
+    "attention_bias": Asserts((False, None), "this class has no biases"),
+    "mlp_bias": Asserts((False, None), "this class has no biases"),
 }
 
 LLAMA_GRAPH = Graph(
@@ -115,7 +119,7 @@ MISTRAL = Architecture(
     hf_classes=("MistralForCausalLM",),
     model_types=("mistral",),
     tensors=ATTENTION | DENSE,
-    config=DECODER_CONFIG | {"sliding_window": Reads("attention.sliding_window", 4096, null_is_none=True)},
+    config=DECODER_CONFIG | NO_BIASES | {"sliding_window": Reads("attention.sliding_window", 4096, null_is_none=True)},
     wiring=PRE_NORM_DECODER,
     graphs=(LLAMA_GRAPH,),
     waived=RECOMPUTED,
@@ -127,11 +131,12 @@ MIXTRAL = Architecture(
     model_types=("mixtral",),
     tensors=ATTENTION | MIXED,
     config=DECODER_CONFIG
+    | NO_BIASES
     | {
         "intermediate_size": Reads("feed_forward_length"),
         "num_local_experts": Reads("expert_count", 8),
         "num_experts_per_tok": Reads("expert_used_count", 2),
-        "num_experts": Ignores("transformers' second name of num_local_experts"),
+        "num_experts": Reads("expert_count", 8),  # transformers' second name of num_local_experts
         "rms_norm_eps": Reads("attention.layer_norm_rms_epsilon", 1e-5),
         "rope_theta": Reads("rope.freq_base", 1000000.0),
         "sliding_window": Reads("attention.sliding_window", None),

@@ -8,6 +8,7 @@ from llmfit_core import (
     DECODER_CONFIG,
     PRE_NORM_DECODER,
     Architecture,
+    Asserts,
     Fix,
     Fused,
     Graph,
@@ -72,7 +73,13 @@ PHI3 = Architecture(
     | {
         "rms_norm_eps": Reads("attention.layer_norm_rms_epsilon", 1e-5),
         "sliding_window": Reads("attention.sliding_window", None),
-        "original_max_position_embeddings": Reads("rope.scaling.original_context_length", 4096),
+        "original_max_position_embeddings": Reads("rope.scaling.original_context_length", 4096, kind="count"),
+        # What Phi-4-mini's config says of variants that were never published.
+        "attention_bias": Asserts((False, None), "this class has no biases"),
+        "mlp_bias": Asserts((False, None), "this class has no biases"),
+        "lm_head_bias": Asserts((False, None), "this class has no biases"),
+        "full_attn_mod": Asserts((1, None), "attention would differ from layer to layer"),
+        "interpolate_factor": Asserts((1, None), "positions would be stretched"),
     },
     wiring=PRE_NORM_DECODER,
     graphs=(PHI3_GRAPH,),

@@ -9,6 +9,7 @@ from llmfit_core import (
     DECODER_CONFIG,
     PRE_NORM_DECODER,
     Architecture,
+    Asserts,
     Fix,
     Fused,
     Graph,
@@ -16,6 +17,7 @@ from llmfit_core import (
     Reads,
     Role,
     Slot,
+    UnsupportedError,
     hookimpl,
 )
 
@@ -83,7 +85,9 @@ def dense(_hparams: Mapping[str, Any], _layer: int) -> frozenset[str]:
 
 
 def sparse_by_step(hparams: Mapping[str, Any], layer: int) -> frozenset[str]:
-    """Layers are mixed at every `decoder_sparse_step`, but for those of `mlp_only_layers`."""
+    """Layers are mixed at every `decoder_sparse_step` (none at 0), but for those of `mlp_only_layers`."""
+    if not hparams["decoder_sparse_step"]:
+        return frozenset({"dense"})
     mixed = (
         layer not in (hparams.get("mlp_only_layers") or ())
         and hparams["expert_count"] > 0
@@ -94,10 +98,18 @@ def sparse_by_step(hparams: Mapping[str, Any], layer: int) -> frozenset[str]:
 
 def window(hparams: Mapping[str, Any]) -> dict[str, object]:
     """The sliding window, if any layer uses it (transformers' own rule)."""
+    kinds = hparams.get("layer_types")
+    odd = [k for k in kinds or () if k not in ("full_attention", "sliding_attention")]
+    if odd or len(kinds or ()) not in (0, hparams["block_count"]):
+        what = f"names {odd[0]}" if odd else f"has {len(kinds or ())} entries for {hparams['block_count']} layers"
+        raise UnsupportedError(
+            "config-value",
+            f"layer_types in config.json {what}",
+            "Correct config.json, as the model's authors published it.",
+        )
     size = hparams.get("sliding_window")
     if not hparams.get("use_sliding_window") or not size:
         return {}
-    kinds = hparams.get("layer_types")
     if kinds is not None and "sliding_attention" not in kinds:
         return {}
     if kinds is None and hparams.get("window_from_layer", 0) >= hparams["block_count"]:
@@ -112,10 +124,11 @@ def mixture(hparams: Mapping[str, Any]) -> dict[str, object]:
 
 
 WINDOW_CONFIG = {
+    "use_mrope": Asserts((False, None), "positions would have three parts"),
     "use_sliding_window": Reads("use_sliding_window", False),
     "sliding_window": Reads("sliding_window", 4096, null_is_none=True),
     "max_window_layers": Reads("window_from_layer", 28),
-    "layer_types": Reads("layer_types", None),
+    "layer_types": Reads("layer_types", None, kind="texts"),
 }
 MIXTURE_CONFIG = {
     "intermediate_size": Reads("feed_forward_length", None),
@@ -125,7 +138,7 @@ MIXTURE_CONFIG = {
     "moe_intermediate_size": Reads("expert_feed_forward_length"),
     "norm_topk_prob": Reads("norm_topk_prob", False),
     "decoder_sparse_step": Reads("decoder_sparse_step", 1),
-    "mlp_only_layers": Reads("mlp_only_layers", None),
+    "mlp_only_layers": Reads("mlp_only_layers", None, kind="counts"),
 }
 
 KEYS = (
