@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from llmfit_core.errors import OutputError
+from llmfit_core.disk import output_errors
+from llmfit_core.errors import OutputError, SourceError
 from llmfit_core.tensors import element_count
 
 if TYPE_CHECKING:
+    import threading
+
     from llmfit_core.events import Event
     from llmfit_core.export import Filled
     from llmfit_core.plan import Plan
 
 NAME = "llmfit.json"
 SCHEMA = 1
+_BLOCK = 4 << 20
 
 
 def bits_per_weight(plan: Plan) -> float:
@@ -93,47 +98,91 @@ def make_manifest(
     }
 
 
-def read_manifest(folder: Path) -> dict[str, object] | None:
-    """The manifest of a folder; `None` where there is none.
+def read_manifest(folder: Path) -> dict[str, dict[str, object]]:
+    """The entries of a folder's manifest by artifact; none where there is no manifest.
 
     Raises:
         OutputError: `stranger-manifest`: a file of that name that is not ours.
     """
     path = folder / NAME
-    if not path.exists():
-        return None
+    if not os.path.lexists(path):
+        return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        if value["schema"] == SCHEMA and isinstance(value["artifacts"], dict):
-            return dict(value)
-    except (OSError, ValueError, KeyError, TypeError):
+        artifacts = value["artifacts"]
+        if value["schema"] == SCHEMA and all(isinstance(a["files"], dict) for a in artifacts.values()):
+            return dict(artifacts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise OutputError("stranger-manifest", f"{path} is there and is no manifest of llmfit", "Move it away.")
 
 
 def write_manifest(folder: Path, name: str, entry: Mapping[str, object]) -> None:
-    """Add or replace the entry of one artifact, atomically; entries of other artifacts stay."""
-    manifest = read_manifest(folder) or {"schema": SCHEMA, "artifacts": {}}
-    artifacts = dict(manifest["artifacts"])  # type: ignore[call-overload]
-    artifacts[name] = dict(entry)
-    text = json.dumps({"schema": SCHEMA, "artifacts": dict(sorted(artifacts.items()))}, indent=1, ensure_ascii=False)
-    partial = folder / f"{NAME}.partial"
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, folder / NAME)
+    """Add or replace the entry of one artifact, atomically; entries of other artifacts stay.
+
+    Raises:
+        OutputError: `disk-full`, `not-writable`, `stranger-manifest`.
+    """
+    with output_errors(folder / NAME), _alone(folder):
+        artifacts = {**read_manifest(folder), name: entry}
+        text = json.dumps({"schema": SCHEMA, "artifacts": dict(sorted(artifacts.items()))}, indent=1, ensure_ascii=False)
+        partial = folder / f"{NAME}.{os.getpid()}.partial"
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, folder / NAME)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
-def known_files(folder: Path) -> frozenset[str]:
-    """Names of the files that the folder's manifest lists as an earlier artifact's."""
-    manifest = read_manifest(folder) if folder.is_dir() else None
-    if manifest is None:
-        return frozenset()
-    return frozenset(n for a in manifest["artifacts"].values() for n in a.get("files", {}))  # type: ignore[attr-defined]
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other llmfit changes the folder's manifest meanwhile, where the system has locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
-def sha256_of(path: Path) -> str:
-    """A file's sha256; taken from the name of a hub cache's blob, which is that hash, where it is one."""
+def known_files(folder: Path, artifact: str) -> frozenset[str]:
+    """Names of the files that the folder's manifest lists for an artifact; none that lies elsewhere."""
+    entry = read_manifest(folder).get(artifact, {})
+    files = entry.get("files", {})
+    assert isinstance(files, dict)
+    return frozenset(n for n in files if not PurePath(n).is_absolute() and ".." not in PurePath(n).parts)
+
+
+def sha256_of(path: Path, stop: threading.Event | None = None) -> str:
+    """A file's sha256; taken from the name of a hub cache's blob, which is that hash, where it is one.
+
+    Args:
+        path: The file.
+        stop: Once set, the work is given up and the result is empty.
+
+    Raises:
+        SourceError: `unreadable-source`.
+    """
     target = Path(os.path.realpath(path))
     if target != path and target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", target.name):
         return target.name
-    with open(path, "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while block := file.read(_BLOCK):
+                if stop is not None and stop.is_set():
+                    return ""
+                digest.update(block)
+    except OSError as error:
+        raise SourceError("unreadable-source", f"{path}: {error.strerror}", "Check the file, or fetch it again.") from error
+    return digest.hexdigest()

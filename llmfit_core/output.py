@@ -8,20 +8,28 @@ import json
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from llmfit_core.errors import LlmfitError, OutputError
+from llmfit_core import manifest
+from llmfit_core.disk import MAX_NAME, output_errors, sync
+from llmfit_core.errors import LaunchError, LlmfitError, OutputError, SourceError
 from llmfit_core.export import Exporter, Filled, FillOptions, Written
+from llmfit_core.journal import NAME as JOURNAL
+from llmfit_core.journal import Journal, open_journal
 
 if TYPE_CHECKING:
     from llmfit_core.plan import Plan
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-SYNC_SECONDS = 2.0
+_ELSEWHERE = "Choose another place with -o."
+_LOADED = re.compile(
+    r".*\.(safetensors|bin|model|jinja)|.*\.index\.json|(tokenizer|vocab|merges|added_tokens|special_tokens|generation_config"
+    r"|chat_template|adapter_).*"
+)
+"""Files that a loader of the folder would take for a part of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,79 +39,109 @@ class Places:
     Attributes:
         folder: The folder that holds the files.
         files: Final paths, one per planned file.
-        whole_folder: The folder itself is the artifact (`hf`), staged and renamed as one.
+        whole_folder: The folder itself is the artifact (`hf`).
+        stage: The folder where everything lies until it is whole, on the same file system as the final place.
     """
 
     folder: Path
     files: tuple[Path, ...]
     whole_folder: bool
-
-    @property
-    def stage(self) -> Path:
-        """The folder beside the final place where everything lies until it is whole."""
-        last = self.folder if self.whole_folder else self.files[0]
-        return last.with_name(last.name + ".partial")
+    stage: Path
 
     @property
     def staged(self) -> tuple[Path, ...]:
         """The files in their stage, under their final names."""
         return tuple(self.stage / f.relative_to(self.folder) for f in self.files)
 
-    @property
-    def journal(self) -> Path:
-        """The file that says what is whole in a staged artifact."""
-        return self.stage / "llmfit.journal"
-
 
 def places(plan: Plan, exporter: Exporter, out: Path) -> Places:
-    """`out` is a file where it ends in the format's suffix, else a folder of conventional names."""
+    """`out` is a file where it ends in the format's suffix and is no folder, else a folder of conventional names.
+
+    A folder that is there already is filled and not replaced, so its stage lies inside it: it may be a mount point.
+    """
     out = Path(os.path.abspath(out))
+    names = [f.name for f in plan.files]
     if not exporter.suffix:
-        return Places(folder=out, files=tuple(out / f.name for f in plan.files), whole_folder=True)
-    if out.name.endswith(exporter.suffix) and not out.is_dir():
-        stem = out.name.removesuffix(exporter.suffix)
-        names = []
-        for file in plan.files:
-            part = _PART.search(file.name.removesuffix(exporter.suffix))
-            names.append(stem + (part[0] if part else "") + exporter.suffix)
-        return Places(folder=out.parent, files=tuple(out.parent / n for n in names), whole_folder=False)
-    return Places(folder=out, files=tuple(out / f.name for f in plan.files), whole_folder=False)
+        stage = out / "llmfit.partial" if out.is_dir() else _partial(out)
+        return Places(folder=out, files=tuple(out / n for n in names), whole_folder=True, stage=stage)
+    folder = out
+    if out.name.lower().endswith(exporter.suffix) and not out.is_dir():
+        folder = out.parent
+        stem, suffix = out.name[: -len(exporter.suffix)], out.name[-len(exporter.suffix) :]
+        parts = [_PART.search(n.removesuffix(exporter.suffix)) for n in names]
+        names = [stem + (part[0] if part else "") + suffix for part in parts]
+    files = tuple(folder / n for n in names)
+    return Places(folder=folder, files=files, whole_folder=False, stage=_partial(files[0]))
+
+
+def _partial(path: Path) -> Path:
+    name = path.name + ".partial"
+    if len(os.fsencode(name)) > MAX_NAME:
+        name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32] + ".partial"
+    return path.with_name(name)
 
 
 def refuse_existing(where: Places, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
-    """Raise `OutputError` where something is in the way; a source is never overwritten, whatever is asked."""
+    """Raise `OutputError` where something is in the way.
+
+    Args:
+        where: See `places`.
+        overwrite: An earlier artifact may be replaced.
+        sources: Files and folders that are being read; they are never overwritten, whatever is asked.
+    """
+    for file in where.files:
+        if len(os.fsencode(file.name)) > MAX_NAME:
+            raise OutputError("name-too-long", f"{file.name[:60]}... has more than {MAX_NAME} bytes", "Shorten it.")
+    with output_errors(where.folder):
+        _refuse_source(where, sources)
+        _refuse_occupied(where, overwrite)
+        parent = _nearest(where.folder)
+        if not parent.is_dir():
+            raise OutputError("not-writable", f"{parent} is no folder", _ELSEWHERE)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise OutputError("not-writable", f"{parent} cannot be written to", _ELSEWHERE)
+
+
+def _refuse_source(where: Places, sources: tuple[Path, ...]) -> None:
     given = {p.resolve() for p in sources}
     for file in where.files:
-        if file.exists() and file.resolve() in given:
-            raise OutputError("output-is-source", f"{file} is what is being read", "Choose another place with -o.")
+        if file.resolve() in given:
+            raise OutputError("output-is-source", f"{file} is what is being read", _ELSEWHERE)
+    if where.whole_folder and any(p.is_relative_to(where.folder.resolve()) for p in given):
+        raise OutputError("output-is-source", f"{where.folder} holds what is being read", _ELSEWHERE)
+
+
+def _refuse_occupied(where: Places, overwrite: bool) -> None:
+    for file in where.files:
         if file.is_dir():
-            raise OutputError("output-exists", f"{file} is a folder", "Choose another place with -o.")
-    target = where.folder if where.whole_folder else where.files[0]
-    if where.whole_folder and any(p.resolve().is_relative_to(where.folder.resolve()) for p in given):
-        raise OutputError("output-is-source", f"{where.folder} holds what is being read", "Choose another place with -o.")
-    if where.whole_folder:
-        occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
+            raise OutputError("output-exists", f"{file} is a folder", _ELSEWHERE)
+    if where.whole_folder and os.path.lexists(where.folder):
+        if not where.folder.is_dir():
+            raise OutputError("output-exists", f"{where.folder} is no folder", _ELSEWHERE)
+        occupied = any(p != where.stage for p in where.folder.iterdir())
+        target = where.folder
+        if occupied and overwrite:
+            _refuse_strangers(where)
     else:
-        occupied = any(os.path.lexists(f) for f in where.files)
-        target = next((f for f in where.files if os.path.lexists(f)), target)
+        target = next((f for f in where.files if os.path.lexists(f)), where.files[0])
+        occupied = os.path.lexists(target)
     if occupied and not overwrite:
         raise OutputError("output-exists", f"{target} is already there", "Give --overwrite to replace it, or another -o.")
-    if occupied and where.whole_folder and not target.is_dir():
-        raise OutputError("output-exists", f"{target} is a file", "Choose another place with -o.")
-    parent = where.folder
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise OutputError("not-writable", f"{parent} cannot be written to", "Choose another place with -o.")
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above that is there."""
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    return folder
 
 
 def require_space(plan: Plan, where: Places) -> None:
     """Raise `OutputError` where the disk has too little room for the plan."""
-    parent = where.folder
-    while not parent.exists():
-        parent = parent.parent
-    free = shutil.disk_usage(parent).free
-    present = sum(p.stat().st_blocks * 512 for p in where.staged if p.exists())
+    with output_errors(where.folder):
+        parent = _nearest(where.folder)
+        free = shutil.disk_usage(parent).free
+        present = sum(p.stat().st_blocks * 512 for p in where.staged if p.is_file())
     if free + present < plan.size:
         raise OutputError(
             "disk-full",
@@ -112,227 +150,167 @@ def require_space(plan: Plan, where: Places) -> None:
         )
 
 
+@contextlib.contextmanager
+def staging(plan: Plan, where: Places) -> Iterator[Journal]:
+    """The stage of an artifact, locked against other processes until it is published or given up.
+
+    Where the work fails, what is whole is kept for the next run unless it was found to be wrong.
+    """
+    with contextlib.ExitStack() as stack:
+        with output_errors(where.stage):
+            if os.path.lexists(where.stage) and (where.stage.is_symlink() or not where.stage.is_dir()):
+                raise OutputError("stranger-partial", f"{where.stage} is there and is not ours", "Move it away.")
+            where.stage.mkdir(parents=True, exist_ok=True)
+            sizes = {p: f.size for p, f in zip(where.staged, plan.files, strict=True)}
+            journal = stack.enter_context(open_journal(where.stage, sizes, _digest(plan)))
+        try:
+            yield journal
+        except (OutputError, LaunchError, KeyboardInterrupt):
+            with contextlib.suppress(OSError, OutputError):
+                journal.flush()
+            raise
+        except LlmfitError:
+            discard(where)
+            raise
+
+
 def write(
     plan: Plan,
     exporter: Exporter,
     where: Places,
+    journal: Journal,
     *,
     workers: int = 0,
     judge: Callable[[str, Written], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Filled]:
-    """Write every file of `plan` to its staged place, resuming what an interrupted run left whole.
+    """Write every file of `plan` to its staged place, but for what the journal says is whole.
 
     Args:
         plan: What to write.
         exporter: Who writes it.
         where: See `places`.
+        journal: Of the stage.
         workers: See `FillOptions`.
         judge: Told each tensor's name and outcome; raises for what must not be.
         progress: Called with bytes written and bytes in all.
+
+    Raises:
+        SourceError: `source-changed`: a source file is not what it was when the work began.
     """
-    try:
-        where.stage.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError("not-writable", f"{where.stage}: {error.strerror}", "Choose another place with -o.") from None
-    total, before = plan.size, 0
-    results = []
-    with _Journal.open(where, _digest(plan)) as journal:
-        try:
-            for index, (file, staged) in enumerate(zip(plan.files, where.staged, strict=True)):
-                staged.parent.mkdir(parents=True, exist_ok=True)
-                done = journal.done.get(index, {})
-                names = [t.name for t, _ in file.tensors]
+    before = source_state(plan)
+    base, results = 0, []
+    with output_errors(where.stage):
+        for index, (file, staged) in enumerate(zip(plan.files, where.staged, strict=True)):
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            done = journal.done.get(index, {})
+            names = [t.name for t, _ in file.tensors]
 
-                def told(job: int, outcome: Written, at: int = index, names: list[str] = names, path: Path = staged) -> None:
-                    judge(names[job], outcome)
-                    journal.add(at, job, outcome, path)
+            def told(job: int, outcome: Written, at: int = index, names: list[str] = names, path: Path = staged) -> None:
+                judge(names[job], outcome)
+                journal.add(at, job, outcome, path)
 
-                def moved(written: int, _: int, base: int = before) -> None:
-                    if progress is not None:
-                        progress(base + written, total)
+            def moved(written: int, _: int, base: int = base) -> None:
+                if progress is not None:
+                    progress(base + written, plan.size)
 
-                for job, outcome in done.items():
-                    judge(names[job], outcome)
-                options = FillOptions(workers=workers, done=frozenset(done), on_done=told, on_progress=moved)
-                filled = exporter.fill(file, staged, options)
-                results.append(Filled(sha256=filled.sha256, written={**done, **filled.written}))
-                before += file.size
-                sync(staged)
-        except (OutputError, KeyboardInterrupt):
-            journal.flush()
-            raise
-        except LlmfitError:
-            discard(where)
-            raise
+            for job, outcome in done.items():
+                judge(names[job], outcome)
+            options = FillOptions(workers=workers, done=frozenset(done), on_done=told, on_progress=moved)
+            filled = exporter.fill(file, staged, options)
+            results.append(Filled(sha256=filled.sha256, written={**done, **filled.written}))
+            base += file.size
+            sync(staged)
+        journal.flush()
+    if source_state(plan) != before:
+        raise SourceError(
+            "source-changed", f"{plan.model.checkpoint.label} was changed while it was read", "Let it rest, and run again."
+        )
     return results
 
 
-def publish(where: Places, *, overwrite: bool, known: frozenset[str] = frozenset()) -> None:
-    """Give staged files their final names, and remove the stage.
+def publish(where: Places, artifact: str, entry: Mapping[str, object]) -> None:
+    """Give staged files their final names, the one that is opened first at last, and remove the stage.
+
+    A folder that is not there yet gets all at once; in another, the files of an earlier artifact make room.
 
     Args:
         where: See `places`.
-        overwrite: Replace what is there.
-        known: For a whole folder, names in it that an earlier manifest of ours lists; they make room for the new files.
-
-    Raises:
-        OutputError: `output-exists`, `stranger-in-folder`; the stage is kept.
+        artifact: Its name in the manifest.
+        entry: Its entry there.
     """
-    refuse_existing(where, overwrite=overwrite)
-    if where.whole_folder and where.folder.exists():
-        _make_room(where, known)
-    if where.whole_folder and not where.folder.exists():
-        where.journal.unlink(missing_ok=True)
-        os.replace(where.stage, where.folder)
-    else:
-        for source, target in zip(where.staged, where.files, strict=True):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(source, target)
-        where.journal.unlink(missing_ok=True)
-        _remove_stage(where)
-    sync(where.folder)
-    sync(where.folder.parent)
+    with output_errors(where.folder):
+        if where.whole_folder and not where.folder.exists():
+            manifest.write_manifest(where.stage, artifact, entry)
+            (where.stage / JOURNAL).unlink()
+            os.replace(where.stage, where.folder)
+        else:
+            opened_first = where.folder / "config.json" if where.whole_folder else where.files[0]
+            if len(where.files) > 1:
+                opened_first.unlink(missing_ok=True)
+            if where.whole_folder:
+                for old in (where.folder / n for n in manifest.known_files(where.folder, ".")):
+                    if old not in where.files:
+                        old.unlink(missing_ok=True)
+            pairs = sorted(zip(where.staged, where.files, strict=True), key=lambda p: p[1] == opened_first)
+            for source, target in pairs:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(source, target)
+            manifest.write_manifest(where.folder, artifact, entry)
+            discard(where)
+        sync(where.folder)
+        sync(where.folder.parent)
+
+
+def _refuse_strangers(where: Places) -> None:
+    """Files that a loader would read together with the new ones, and that no artifact of ours left there."""
+    known = manifest.known_files(where.folder, ".")
+    for path in (*where.folder.iterdir(), *where.folder.glob("additional_chat_templates/*")):
+        name = path.relative_to(where.folder).as_posix()
+        if path.is_file() and _LOADED.fullmatch(path.name) and name not in known and path not in where.files:
+            raise OutputError(
+                "stranger-in-folder",
+                f"{where.folder} holds {name}, which is no part of the new model and is not ours to delete",
+                "Remove it or choose another place with -o.",
+            )
 
 
 def discard(where: Places) -> None:
-    """Remove what was staged, and nothing else."""
-    for path in (*where.staged, where.journal):
+    """Remove what was staged, and nothing else; a stranger's file keeps its folder."""
+    for path in (*where.staged, where.stage / JOURNAL):
         path.unlink(missing_ok=True)
-    _remove_stage(where)
-
-
-def _make_room(where: Places, known: frozenset[str]) -> None:
-    """Remove an earlier artifact's files that the new one does not replace; strangers' weights are an error."""
-    present = list(where.folder.iterdir())
-    if not present:
-        where.folder.rmdir()
-        return
-    for path in present:
-        weights = path.suffix in (".safetensors", ".bin") or path.name.endswith(".index.json")
-        if weights and path.name not in known and path not in where.files:
-            raise OutputError(
-                "stranger-in-folder",
-                f"{where.folder} holds {path.name}, which is no part of the new model and is not ours to delete",
-                "Remove it or choose another place with -o.",
-            )
-    for name in known:
-        old = where.folder / name
-        if old not in where.files and old.is_file():
-            old.unlink()
-
-
-def _remove_stage(where: Places) -> None:
-    """Remove the stage's folders where they are empty; a stranger's file keeps them."""
     for folder in sorted({p.parent for p in where.staged} | {where.stage}, key=lambda p: -len(p.parts)):
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
-def sync(path: Path) -> None:
-    """Force a file or folder to disk; where a folder cannot be synced, nothing is."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if not path.is_dir():
-            raise OutputError("write-failed", f"{path}: {error.strerror}", "Check the disk.") from error
-    finally:
-        os.close(fd)
+def source_state(plan: Plan) -> list[tuple[str, int, int]]:
+    """Path, size and time of change of every file that is read.
+
+    Raises:
+        SourceError: `source-changed`: one is gone.
+    """
+    paths: dict[str, None] = {}
+    for tensor in plan.tensors:
+        paths.update(dict.fromkeys(tensor.tensor.files()))
+    state = []
+    for path in paths:
+        try:
+            stat = os.stat(path)
+        except OSError as error:
+            raise SourceError("source-changed", f"{path}: {error.strerror}", "Fetch the file again.") from None
+        state.append((path, stat.st_size, stat.st_mtime_ns))
+    return state
 
 
 def _digest(plan: Plan) -> str:
-    """What a staged artifact must agree in to be resumed: heads, tensors, and the identity of the source files."""
+    """What a staged artifact must agree in to be resumed: heads, tensors, versions, and the state of the sources."""
+    from llmfit_core.version import __version__
+
     digest = hashlib.sha256()
-    paths: dict[str, None] = {}
     for file in plan.files:
         digest.update(file.name.encode() + file.head)
         for tensor, offset in file.tensors:
             digest.update(f"{tensor.name} {tensor.type} {offset} {tensor.tensor!r}".encode())
-            paths.update(dict.fromkeys(tensor.tensor.files()))
-    for path in paths:
-        stat = os.stat(path)
-        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}".encode())
-    digest.update(json.dumps(dict(plan.plugins), sort_keys=True).encode())
+    digest.update(json.dumps([__version__, dict(plan.plugins), source_state(plan)], sort_keys=True).encode())
     return digest.hexdigest()
-
-
-class _Journal:
-    """What is whole in a staged artifact; synced data first, then the word of it."""
-
-    def __init__(self, handle: Any, where: Places, done: dict[int, dict[int, Written]]) -> None:
-        self.handle, self.where, self.done = handle, where, done
-        self._waiting: list[str] = []
-        self._path = where.staged[0]
-        self._last = time.monotonic()
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls, where: Places, digest: str) -> Iterator[_Journal]:
-        path = where.journal
-        leftovers = [p for p in where.staged if p.exists()] if path.exists() else list(where.stage.iterdir())
-        if leftovers and not path.exists():
-            raise OutputError(
-                "stranger-partial", f"{leftovers[0]} is there and is not ours", "Move it away or choose another -o."
-            )
-        handle = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed below
-        try:
-            _lock(handle, path)
-            handle.seek(0)
-            lines = handle.read().split("\n")
-            done = _read_journal(lines, digest)
-            if done is None:
-                earlier = [where.stage / line[5:] for line in lines if line.startswith("file ")]
-                for leftover in {*leftovers, *earlier}:
-                    leftover.unlink(missing_ok=True)
-                handle.truncate(0)
-                handle.write(f"llmfit-journal 1 {digest}\n")
-                handle.writelines(f"file {p.relative_to(where.stage).as_posix()}\n" for p in where.staged)
-                handle.flush()
-            yield cls(handle, where, done or {})
-        finally:
-            handle.close()
-
-    def add(self, file: int, job: int, outcome: Written, path: Path) -> None:
-        self._waiting.append(f"{file} {job} {outcome.overflow} {outcome.underflow} {outcome.nonfinite} .\n")
-        self._path = path
-        if time.monotonic() - self._last > SYNC_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Sync the data, then note down what is whole."""
-        if self._waiting:
-            sync(self._path)
-            self.handle.write("".join(self._waiting))
-            self.handle.flush()
-            self._waiting.clear()
-        self._last = time.monotonic()
-
-
-def _read_journal(lines: list[str], digest: str) -> dict[int, dict[int, Written]] | None:
-    """Finished jobs by file, or `None` where the journal is of another plan."""
-    if not lines or lines[0] != f"llmfit-journal 1 {digest}":
-        return None
-    done: dict[int, dict[int, Written]] = {}
-    for line in lines[1:]:
-        words = line.split(" ")
-        if len(words) == 6 and words[5] == ".":
-            file, job, over, under, odd = map(int, words[:5])
-            done.setdefault(file, {})[job] = Written(overflow=over, underflow=under, nonfinite=odd)
-    return done
-
-
-def _lock(handle: Any, path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows opens the partial file exclusively anyway
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise OutputError(
-            "output-busy", f"another llmfit is writing {path.parent.name.removesuffix('.partial')}", "Wait for it."
-        ) from None

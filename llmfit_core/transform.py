@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmfit_core.tensors import CHUNK_BYTES, Tensor, row_count
 from llmfit_core.dtypes import DTYPES, numpy_dtype
+from llmfit_core.tensors import CHUNK_BYTES, Tensor, row_count
 
 if TYPE_CHECKING:
     from llmfit_core.tensors import Array
