@@ -19,12 +19,14 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmfit_core import guard
 from llmfit_core.errors import LaunchError, LlmfitError
-from llmfit_core.runtime import LaunchPlan
+
+if TYPE_CHECKING:
+    from llmfit_core.runtime import LaunchPlan
 
 _LINES, _LINE_BYTES = 400, 2000
 _TELLING = re.compile(

@@ -111,9 +111,7 @@ def test_a_template_is_used_and_its_absence_is_not_chatml(make: Make, tiny: Path
         ("\udcff", 4, 0.0, "bad-text"),
     ],
 )
-def test_prompts_that_cannot_be_answered(
-    tiny: Path, prompt: Any, tokens: int, temperature: float, code: str
-) -> None:
+def test_prompts_that_cannot_be_answered(tiny: Path, prompt: Any, tokens: int, temperature: float, code: str) -> None:
     with pytest.raises(LaunchError, match=code):
         LLAMACPP.generate(tiny, prompt, OPTIONS, tokens, temperature, lambda text: None)
 
@@ -122,7 +120,11 @@ def test_prompts_that_cannot_be_answered(
     ("change", "kind", "words"),
     [
         ({"tensors": {"output_norm.weight": None}}, SourceError, r"output_norm.weight.*missing-tensor"),
-        ({"tensors": {"blk.1.ffn_up.weight": np.zeros((8, 64), np.float32)}}, SourceError, r"blk.1.ffn_up.*tensor-shape"),
+        (
+            {"tensors": {"blk.1.ffn_up.weight": np.zeros((8, 64), np.float32)}},
+            SourceError,
+            r"blk.1.ffn_up.*tensor-shape",
+        ),
         ({"tensors": {"stray.weight": np.zeros((8, 64), np.float32)}}, SourceError, "tensor-count"),
         ({"keys": {"llama.rope.dimension_count": 7}}, SourceError, "invalid n_rot: 7.*model-refused"),
         ({"template": "{% for %}"}, SourceError, "bad-template"),
@@ -161,7 +163,7 @@ def test_killed_while_loading(tiny: Path) -> None:
 
 @posix
 def test_killed_while_answering(tiny: Path) -> None:
-    with pytest.raises(LaunchError, match="SIGKILL.*runtime-died"):
+    with pytest.raises(LaunchError, match=r"SIGKILL.*runtime-died"):
         LLAMACPP.generate(tiny, HELLO, OPTIONS, 400, 0.0, lambda text: kill_engine())
 
 

@@ -69,7 +69,9 @@ _CAUSES: tuple[tuple[str, _Make], ...] = (
     ),
     (
         r"error: (xllamacpp cannot be imported: .*)",
-        lambda p, m: LaunchError("runtime-broken", m[1], "Install xllamacpp again: pip install --force-reinstall xllamacpp."),
+        lambda p, m: LaunchError(
+            "runtime-broken", m[1], "Install xllamacpp again: pip install --force-reinstall xllamacpp."
+        ),
     ),
 )
 
@@ -100,7 +102,9 @@ def not_finite(path: Path) -> SourceError:
 
 def graph_missing(path: str, name: str) -> UnsupportedError:
     """This build of llama.cpp holds no graph of that name."""
-    return UnsupportedError("graph-missing", f"{path} needs the graph {name}, which this llama.cpp does not hold", _NEWER)
+    return UnsupportedError(
+        "graph-missing", f"{path} needs the graph {name}, which this llama.cpp does not hold", _NEWER
+    )
 
 
 def pretokenizer_missing(path: str, name: str) -> UnsupportedError:

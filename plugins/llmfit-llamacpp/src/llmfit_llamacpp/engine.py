@@ -103,7 +103,9 @@ def _ask(stamp: tuple[str, int, int], flag: str) -> str:
     if done.returncode:
         last = said.strip().splitlines()[-1:] or ["nothing said"]
         raise LaunchError(
-            "runtime-broken", f"{stamp[0]} {flag} ended with code {done.returncode}: {last[0]}", "Install llama.cpp again."
+            "runtime-broken",
+            f"{stamp[0]} {flag} ended with code {done.returncode}: {last[0]}",
+            "Install llama.cpp again.",
         )
     return said
 

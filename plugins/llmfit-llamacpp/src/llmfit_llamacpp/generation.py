@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llmfit_core.errors import LaunchError
 from llmfit_core.runtime import Generated, LaunchOptions
 from llmfit_llamacpp.diagnose import not_finite
-from llmfit_llamacpp.planning import engine_options, prepare
+from llmfit_llamacpp.planning import prepare
 from llmfit_llamacpp.session import Client, session
+from llmfit_llamacpp.settings import chosen
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 
@@ -53,13 +55,14 @@ def generate(
     if temperature == 0:
         body |= {"seed": 0, "top_k": 1}
     chat = not isinstance(prompt, str) and ready.header.has_template
-    with session(
-        ready.engine, ready.header.path, ready.context, ready.memory_bytes, chat=chat, warmup=False, **engine_options(options)
-    ) as client:
+    settings = replace(chosen(ready.header.path, ready.context, options), chat=chat, warmup=False)
+    with session(ready.engine, settings, ready.memory_bytes) as client:
         started = time.monotonic()
         pieces: list[str] = []
         counts = (0, 0)
-        for text, counts in _chat(client, prompt, body, max_tokens) if chat else _plain(client, prompt, body, max_tokens):
+        answer = _chat if chat else _plain
+        for text, now in answer(client, prompt, body, max_tokens):
+            counts = now
             if text:
                 pieces.append(text)
                 on_text(text)
@@ -92,7 +95,8 @@ def _chat(client: Client, messages: Any, body: dict[str, Any], max_tokens: int) 
         usage = event.get("usage")
         if usage:
             counts = (int(usage["prompt_tokens"]), int(usage["completion_tokens"]))
-        delta = next(iter(event.get("choices") or ()), {}).get("delta") or {}
+        choices = event.get("choices") or [{}]
+        delta = choices[0].get("delta") or {}
         yield (delta.get("reasoning_content") or "") + (delta.get("content") or ""), counts
 
 

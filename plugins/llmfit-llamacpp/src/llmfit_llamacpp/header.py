@@ -83,7 +83,9 @@ def read_header(path: Path) -> Header:
     architecture = keys.text("general.architecture")
     if kind != "model" or architecture == "clip":
         raise UnsupportedError(
-            "not-a-model", f"{path} holds {kind if kind != 'model' else 'a projector'}, no language model", "Name a model."
+            "not-a-model",
+            f"{path} holds {kind if kind != 'model' else 'a projector'}, no language model",
+            "Name a model.",
         )
     if not file.tensors:
         raise SourceError("no-tensors", f"{path} holds no tensors, only a vocabulary", "Name a whole model.")

@@ -28,9 +28,16 @@ class Room:
 
 def main_memory() -> int:
     """Bytes of main memory that can be had now, within the limit of the control group this process is in."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     return min(int(psutil.virtual_memory().available), _group_room())
+
+
+def total_memory() -> int:
+    """Bytes of main memory this machine has."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def need(header: Header, context: int, exact: bool = False) -> int:
@@ -97,7 +104,10 @@ def _gib(count: int) -> str:
 def _group_room(root: Path = Path("/sys/fs/cgroup")) -> int:
     """What the control group still allows: containers are limited where `/proc/meminfo` shows the whole machine."""
     boundless = 1 << 62
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         try:
             allowed = (root / limit).read_text(encoding="ascii").strip()
             if not allowed.isdigit() or int(allowed) >= boundless:

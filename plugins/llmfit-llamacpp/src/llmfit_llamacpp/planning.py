@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmfit_core.errors import LaunchError
@@ -16,7 +16,7 @@ from llmfit_llamacpp.engine import Engine, find_engine, memory_limit
 from llmfit_llamacpp.header import Header, read_header
 from llmfit_llamacpp.memory import Room, choose_context, main_memory, need
 from llmfit_llamacpp.probing import devices
-from llmfit_llamacpp.settings import Settings, command
+from llmfit_llamacpp.settings import chosen, command
 from llmfit_llamacpp.worker import LIMIT_VARIABLE
 
 _MOST_CONTEXT = 1 << 27
@@ -58,15 +58,8 @@ def plan(path: Path, options: LaunchOptions) -> LaunchPlan:
     ready = prepare(path, options)
     port = options.port or free_port(options.host)
     require_free_port(options.host, port)
-    settings = Settings(
-        model=ready.header.path.absolute(),
-        context=ready.context,
-        host=options.host,
-        port=port,
-        ui=True,
-        warmup=options.warmup,
-        alias=_alias(ready.header),
-        **engine_options(options),
+    settings = replace(
+        chosen(ready.header.path, ready.context, options), port=port, ui=True, alias=_alias(ready.header)
     )
     events = list(ready.events)
     if not ready.header.has_template:
@@ -135,18 +128,6 @@ def prepare(path: Path, options: LaunchOptions, least_context: int | None = None
         memory_bytes=need(header, context, exact),
         events=tuple(events),
     )
-
-
-def engine_options(options: LaunchOptions) -> dict[str, object]:
-    """What is passed on to `Settings` as it is."""
-    return {
-        "threads": options.threads,
-        "gpu_layers": options.gpu_layers,
-        "mmap": options.mmap,
-        "mlock": options.mlock,
-        "rope_freq_base": options.rope_freq_base,
-        "rope_freq_scale": options.rope_freq_scale,
-    }
 
 
 def environment(engine: Engine, memory_bytes: int) -> dict[str, str]:

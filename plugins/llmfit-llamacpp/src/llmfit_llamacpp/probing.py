@@ -12,6 +12,7 @@ from typing import Any
 from llmfit_core.errors import LaunchError
 from llmfit_core.runtime import Device, Probe
 from llmfit_llamacpp.engine import Engine, clean_environment, find_engine, server_says, server_version
+from llmfit_llamacpp.memory import main_memory, total_memory
 
 _KINDS = (
     ("cuda", "cuda"),
@@ -54,9 +55,9 @@ def _devices(stamp: tuple[str, int, int], kind: str) -> tuple[Device, ...]:
     listed = _LISTED.findall(server_says(engine, "--list-devices"))
     others = tuple(
         Device(name=n, kind=kind_of(n), memory_bytes=int(total) << 20, free_bytes=int(free) << 20)
-        for n, _, total, free in listed
+        for n, _, total, free in listed  # in MiB
     )
-    return (Device(name="CPU", kind="cpu"), *others)
+    return (Device(name="CPU", kind="cpu", memory_bytes=total_memory(), free_bytes=main_memory()), *others)
 
 
 def _embedded(device: dict[str, Any]) -> Device:

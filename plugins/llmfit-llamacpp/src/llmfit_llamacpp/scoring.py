@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from llmfit_core.errors import LaunchError, SourceError
-from llmfit_core.runtime import LaunchOptions
 from llmfit_llamacpp.diagnose import not_finite
-from llmfit_llamacpp.header import Header
-from llmfit_llamacpp.planning import engine_options, prepare
+from llmfit_llamacpp.planning import prepare
 from llmfit_llamacpp.session import session
+from llmfit_llamacpp.settings import chosen
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llmfit_core.runtime import LaunchOptions
+    from llmfit_llamacpp.header import Header
 
 FLOOR = -103.27893
 """Logarithm of the smallest positive float32. llama.cpp gives its lowest float where the probability is less."""
@@ -45,6 +50,8 @@ def score(path: Path, ids: Sequence[int], options: LaunchOptions) -> list[list[f
 
 def score_rows(path: Path, ids: Sequence[int], options: LaunchOptions) -> NDArray[np.float32]:
     """`score` as one float32 array."""
+    import numpy as np
+
     ready = prepare(path, options, least_context=max(256, len(ids) + 1), exact=True)
     vocabulary = ready.header.vocabulary
     if not vocabulary:
@@ -61,12 +68,11 @@ def score_rows(path: Path, ids: Sequence[int], options: LaunchOptions) -> NDArra
     rows = np.empty((len(ids), vocabulary), dtype=np.float32)
     if not len(ids):
         return rows
-    settings = engine_options(options)
-    if settings["gpu_layers"] is None:
-        settings["gpu_layers"] = 0
-    where = (ready.engine, ready.header.path, ready.context, ready.memory_bytes)
-    with session(*where, exact=True, chat=False, warmup=False, **settings) as client:
-        request = {"n_predict": 1, "n_probs": vocabulary, "temperature": 0, "cache_prompt": True}
+    settings = chosen(ready.header.path, ready.context, options)
+    layers = 0 if options.gpu_layers is None else options.gpu_layers
+    settings = replace(settings, exact=True, chat=False, warmup=False, gpu_layers=layers)
+    with session(ready.engine, settings, ready.memory_bytes) as client:
+        request: dict[str, Any] = {"n_predict": 1, "n_probs": vocabulary, "temperature": 0, "cache_prompt": True}
         # Probabilities are of the raw logits, but they are left out where the token chosen is a piece of a character:
         # have a whole one chosen.
         request["logit_bias"] = [[_whole_text(ready.header), 1e6]]
@@ -97,6 +103,8 @@ def _row(answer: bytes, vocabulary: int) -> NDArray[np.float32]:
     by a backslash, so a token's text cannot look like a key. The token that was chosen comes first and again in
     the list; a position without a list is no answer.
     """
+    import numpy as np
+
     found, logs = _ID.findall(answer), _LOG.findall(answer)
     if len(found) != len(logs) or len(found) != vocabulary + 1:
         raise LaunchError(
@@ -110,5 +118,7 @@ def _row(answer: bytes, vocabulary: int) -> NDArray[np.float32]:
         raise LaunchError("runtime-answer", f"llama.cpp gave the id {places.max()}", "Install another llama.cpp.")
     row[places] = np.maximum(np.array(logs, dtype=np.float64), FLOOR)
     if np.isnan(row).any():
-        raise LaunchError("runtime-answer", "llama.cpp gave one id twice and another never", "Install another llama.cpp.")
+        raise LaunchError(
+            "runtime-answer", "llama.cpp gave one id twice and another never", "Install another llama.cpp."
+        )
     return row

@@ -8,18 +8,21 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmfit_core.errors import LaunchError, LlmfitError
-from llmfit_core.launch import Explain, Server, launch
+from llmfit_core.launch import Explain, Server, free_port, launch
 from llmfit_core.runtime import LaunchPlan
 from llmfit_llamacpp.diagnose import explain
-from llmfit_llamacpp.engine import Engine
 from llmfit_llamacpp.planning import environment
-from llmfit_llamacpp.settings import Settings, command, private
+from llmfit_llamacpp.settings import Settings, command
 from llmfit_llamacpp.worker import KEY_VARIABLE
+
+if TYPE_CHECKING:
+    from llmfit_llamacpp.engine import Engine
 
 _SLOWEST_DISK = 20e6
 _ATTEMPTS = 3
@@ -114,31 +117,33 @@ class Client:
 @contextmanager
 def session(
     engine: Engine,
-    model: Path,
-    context: int,
+    settings: Settings,
     memory_bytes: int,
-    *,
     on_progress: Callable[[float, str], None] | None = None,
-    **settings: object,
 ) -> Iterator[Client]:
-    """An engine with `model` loaded, until the block ends.
+    """An engine with a model loaded, until the block ends.
 
     Args:
         engine: Which.
-        model: The GGUF file.
-        context: Tokens of context.
+        settings: How; host and port are chosen here.
         memory_bytes: What it is expected to take.
         on_progress: As for `launch`.
-        settings: More of `Settings`.
 
     Raises:
         LlmfitError: As `launch`, and what `explain` makes of its last words.
     """
+    model = settings.model
     key = secrets.token_urlsafe(24)
     timeout = 120 + model.stat().st_size / _SLOWEST_DISK
     for attempt in range(_ATTEMPTS):
-        chosen = private(model.absolute(), context, **settings)
-        plan = _plan(engine, chosen, {KEY_VARIABLE: key, **environment(engine, memory_bytes)})
+        here = replace(settings, host="127.0.0.1", port=free_port())
+        plan = LaunchPlan(
+            runtime="llamacpp",
+            argv=command(engine, here),
+            env={KEY_VARIABLE: key, **environment(engine, memory_bytes)},
+            url=f"http://{here.host}:{here.port}",
+            context=here.context,
+        )
         try:
             server = launch(plan, timeout=timeout, on_progress=on_progress, explain=explain(model))
             break
@@ -148,13 +153,3 @@ def session(
                 raise
     with server:
         yield Client(server, key, model)
-
-
-def _plan(engine: Engine, settings: Settings, env: dict[str, str]) -> LaunchPlan:
-    return LaunchPlan(
-        runtime="llamacpp",
-        argv=command(engine, settings),
-        env=env,
-        url=f"http://{settings.host}:{settings.port}",
-        context=settings.context,
-    )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llmfit_core.launch import free_port
 from llmfit_llamacpp.engine import Engine, server_flags
+
+if TYPE_CHECKING:
+    from llmfit_core.runtime import LaunchOptions
 
 ALL_LAYERS = 9999
 """More layers than any model has. Every version of llama.cpp reads that as all of them."""
@@ -21,7 +24,7 @@ class Settings:
         model: The GGUF file.
         context: Tokens of context.
         host: Where it listens.
-        port: Where it listens; 0 is not allowed here.
+        port: Where it listens.
         threads: CPU threads; `None` for the engine's choice.
         gpu_layers: Layers to offload; -1 for all; `None` for the engine's choice.
         mmap: Map the weights.
@@ -52,9 +55,21 @@ class Settings:
     alias: str = ""
 
 
-def private(model: Path, context: int, **rest: object) -> Settings:
-    """Settings for an engine that only this process talks to."""
-    return Settings(model=model, context=context, host="127.0.0.1", port=free_port(), **rest)  # type: ignore[arg-type]
+def chosen(model: Path, context: int, options: LaunchOptions) -> Settings:
+    """Settings as asked for; what `options` do not say is left at its default."""
+    return Settings(
+        model=model.absolute(),
+        context=context,
+        host=options.host,
+        port=options.port,
+        threads=options.threads,
+        gpu_layers=options.gpu_layers,
+        mmap=options.mmap,
+        mlock=options.mlock,
+        rope_freq_base=options.rope_freq_base,
+        rope_freq_scale=options.rope_freq_scale,
+        warmup=options.warmup,
+    )
 
 
 def command(engine: Engine, settings: Settings) -> tuple[str, ...]:

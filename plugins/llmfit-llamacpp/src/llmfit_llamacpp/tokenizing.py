@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llmfit_core.errors import LaunchError, SourceError
@@ -16,6 +17,7 @@ from llmfit_llamacpp.generation import require_text
 from llmfit_llamacpp.gguf_writing import vocabulary_file
 from llmfit_llamacpp.header import find_model
 from llmfit_llamacpp.session import Client, session
+from llmfit_llamacpp.settings import Settings
 
 _BY_ARCHITECTURE = frozenset({"nomic-bert-moe", "jina-bert-v3"})
 """llama.cpp changes the attributes of some tokens for models of these names."""
@@ -57,7 +59,9 @@ def tokenize(path: Path, texts: Sequence[str], add_special: bool) -> list[list[i
             model = Path(folder) / path.name
             vocabulary_file(model, file.kv)
         size = (256 << 20) + 16 * model.stat().st_size
-        with session(engine, model, 64, size, exact=True, chat=False, warmup=False, gpu_layers=0, threads=1) as client:
+        settings = Settings(model=model.absolute(), context=64, host="", port=0)
+        settings = replace(settings, exact=True, chat=False, warmup=False, gpu_layers=0, threads=1)
+        with session(engine, settings, size) as client:
             return [_ids(client, text, add_special) for text in texts]
 
 

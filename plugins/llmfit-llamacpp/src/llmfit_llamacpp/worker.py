@@ -109,7 +109,7 @@ def _serve(given: argparse.Namespace, key: str) -> int:
 
 
 def _params(xllamacpp: Any, given: argparse.Namespace, key: str) -> Any:
-    """xllamacpp's parameters; names that came or went between 2026.4 and 2026.10 are set where they exist."""
+    """The parameters of xllamacpp; names that came or went between 2026.9 and 2026.10 are set where they exist."""
     params = xllamacpp.CommonParams()
     params.model.path = given.model
     params.n_ctx = given.context
@@ -143,17 +143,13 @@ def _params(xllamacpp: Any, given: argparse.Namespace, key: str) -> Any:
         hostnames=[given.host],
         offline=True,
         ui=given.ui,
-        webui=given.ui,
         no_extra_bufts=given.exact,
         # It would choose another context than the plan says; only layers are left to its choice.
         fit_params=given.gpu_layers is None and not given.exact,
-        use_mmap=not given.no_mmap,
-        use_mlock=given.mlock,
     )
-    if hasattr(params, "load_mode"):
-        modes = xllamacpp.llama_load_mode
-        name = {(0, 0): "MMAP", (0, 1): "MMAP_MLOCK", (1, 0): "NONE", (1, 1): "MLOCK"}[given.no_mmap, given.mlock]
-        params.load_mode = getattr(modes, f"LLAMA_LOAD_MODE_{name}")
+    mode = {(False, False): "MMAP", (False, True): "MMAP_MLOCK", (True, False): "NONE", (True, True): "MLOCK"}
+    name = mode[given.no_mmap, given.mlock]
+    params.load_mode = getattr(xllamacpp.llama_load_mode, f"LLAMA_LOAD_MODE_{name}")
     if given.exact:
         params.cache_ram_mib = 0
     return params
@@ -194,7 +190,7 @@ def _try(paths: list[str]) -> int:
         params.n_parallel = 1
         params.warmup = False
         params.verbosity = 3
-        _set_known(params, fit_params=False, offline=True, ui=False, webui=False)
+        _set_known(params, fit_params=False, offline=True, ui=False)
         try:
             xllamacpp.Server(params)
         except RuntimeError:
