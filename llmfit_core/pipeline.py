@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from llmfit_core.declarations import Transform
     from llmfit_core.export import Exporter, Written
     from llmfit_core.model import Model
+    from llmfit_core.plan import DataCheck
     from llmfit_core.plugin_record import Provided
     from llmfit_core.plugins import PluginRegistry
 
@@ -47,21 +49,23 @@ def plan_conversion(
         check: Run the data checks, and plan by their answers.
         weights: Download the weights of a hub id.
     """
-    provided = registry.exporter(recipe.exporter)
+    provided = _exporter(recipe, registry)
     exporter = provided.value
-    if not recipe.scheme:
-        recipe = replace(recipe, scheme=exporter.schemes[0].name)
+    recipe = replace(recipe, scheme=_scheme(recipe, exporter))
     prepared = prepare(source, registry, pre=recipe.pre, weights=weights)
     transforms = registry.transforms(prepared.model.architecture.name, exporter.name)
     plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
+    forced: tuple[Event, ...] = ()
     if check and plan.checks:
-        answers = {c.name: run_check(c, plan.model) for c in plan.checks}
-        same = answers.get("head-equals-embedding")
+        failed = {c.name: run_check(c, plan) for c in plan.checks}
+        checks = tuple(replace(c, answer=not failed[c.name]) for c in plan.checks)
+        forced = tuple(_refuse(c, failed[c.name], recipe) for c in checks if c.refusal and not c.answer)
+        same = next((c.answer for c in checks if c.name == "head-equals-embedding"), None)
         prepared = prepare(source, registry, pre=recipe.pre, weights=weights, same_head=same)
-        plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
+        plan = replace(exporter.plan(_transformed(prepared.model, transforms), recipe), checks=checks)
     used = {f"exporter {exporter.name}": provided, **{f"transform {t.value.name}": t for t in transforms}}
     plugins = prepared.plugins | {k: f"{p.plugin.distribution} {p.plugin.version}" for k, p in used.items()}
-    events = tuple(dict.fromkeys(plan.events))
+    events = tuple(dict.fromkeys((*plan.events, *forced)))
     plan = replace(plan, plugins=plugins, decoders=prepared.decoders, events=events)
     if recipe.strict:
         require_none_strict(plan.events)
@@ -134,6 +138,30 @@ def convert(
     return artifact, (*events, *registry.notify_written(artifact, plan))
 
 
+def _exporter(recipe: Recipe, registry: PluginRegistry) -> Provided[Exporter]:
+    """The exporter asked for; a scheme given in its place is understood, for the remedy."""
+    for other in registry.exporters():
+        if not recipe.scheme and recipe.exporter in (s.name for s in other.value.schemes):
+            name = f"{other.value.name}:{recipe.exporter}"
+            raise UnsupportedError("unknown-exporter", f"{recipe.exporter} is a scheme and no format", f"Write {name}.")
+    return registry.exporter(recipe.exporter)
+
+
+def _scheme(recipe: Recipe, exporter: Exporter) -> str:
+    """The scheme asked for by its own name, or the usual one."""
+    names = [s.name for s in exporter.schemes]
+    if not recipe.scheme:
+        return names[0]
+    wanted = exporter.aliases.get(recipe.scheme, recipe.scheme)
+    if wanted not in names:
+        near = difflib.get_close_matches(wanted, [*names, *exporter.aliases], n=2)
+        remedy = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise UnsupportedError(
+            "unknown-scheme", f"{exporter.name} has no scheme {wanted!r}", f"{remedy}There are: {', '.join(names)}."
+        )
+    return wanted
+
+
 def _transformed(model: Model, transforms: Iterable[Provided[Transform]]) -> Model:
     for transform in transforms:
         model = transform.value.apply(model)
@@ -147,6 +175,14 @@ def _plan_before_download(source: str | Path, recipe: Recipe, registry: PluginRe
     except UnsupportedError as error:
         if error.code != "remote-pickle":
             raise
+
+
+def _refuse(check: DataCheck, tensor: str, recipe: Recipe) -> Event:
+    """What the data forbid is refused, or told where it is forced."""
+    message = check.refusal.format(tensor=tensor)
+    if not recipe.force:
+        raise UnsupportedError(f"not-{check.name}", message, "Choose another type, or give --force to do it all the same.")
+    return Event(code=f"not-{check.name}", message=f"{message}; done all the same, as told", subject=tensor)
 
 
 def _places(planned: Planned, out: Path, overwrite: bool) -> Places:

@@ -81,13 +81,16 @@ class DataCheck:
         name: Stable (`head-equals-embedding`).
         question: For people.
         tensors: The tensors to look at.
-        cheap: Run before the first output byte; else as the data streams.
+        refusal: What a no means, where it means that this must not be done without `--force`; `{tensor}` is replaced.
+            Where it is empty, the plan is made anew by the answer.
+        answer: What the data said; `None` while pending.
     """
 
     name: str
     question: str
     tensors: tuple[str, ...]
-    cheap: bool = True
+    refusal: str = ""
+    answer: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from llmfit_core.cli.recipe import parse_size, recipe_from
 from llmfit_core.cli.results import print_json
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="A model folder, a .gguf file, or a hub id (org/name[@revision]).")]
-To = Annotated[str, typer.Option("--to", help="Format and scheme, like gguf:q4_k_m or hf:bf16.")]
+To = Annotated[str | None, typer.Option("--to", help="Format and scheme, like hf:bf16; gguf:q4_k_m where it is left out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object (schema 1) instead of text.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings and fallbacks; bounds pass.")]
 Name = Annotated[str | None, typer.Option("--name", help="What the artifact calls the model.")]
@@ -30,7 +30,7 @@ Force = Annotated[bool, typer.Option("--force", help="Do what is measured to be 
 
 def plan(
     source: Source,
-    to: To = "",
+    to: To = None,
     as_json: Json = False,
     strict: Strict = False,
     name: Name = None,
@@ -56,7 +56,7 @@ def plan(
     )  # fmt: skip
     planned = plan_conversion(source, wanted, registry(), check=check, weights=check)
     if as_json:
-        print_json({"plan": plan_json(planned.plan, checked=check)})
+        print_json({"plan": plan_json(planned.plan)})
     else:
         print_plan(planned.plan, sys.stdout, tensors=True)
 
@@ -64,7 +64,7 @@ def plan(
 def convert(
     source: Source,
     out: Annotated[Path, typer.Option("-o", "--out", help="A file, where it ends in the format's suffix, else a folder.")],
-    to: To = "",
+    to: To = None,
     as_json: Json = False,
     strict: Strict = False,
     name: Name = None,

@@ -12,11 +12,11 @@ from llmfit_core.tensors import element_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from llmfit_core.events import Event
+    from llmfit_core.events import Event, Severity
     from llmfit_core.plan import Artifact, Plan
 
 
-def plan_json(plan: Plan, *, checked: bool) -> dict[str, object]:
+def plan_json(plan: Plan) -> dict[str, object]:
     """The documented JSON of a plan."""
     model = plan.model
     return {
@@ -41,7 +41,9 @@ def plan_json(plan: Plan, *, checked: bool) -> dict[str, object]:
             {"name": t.name, "role": t.role, "shape": list(t.shape), "type": t.type, "bytes": t.nbytes, "reason": t.reason}
             for t in plan.tensors
         ],
-        "checks": [{"name": c.name, "question": c.question, "tensors": list(c.tensors), "pending": not checked} for c in plan.checks],
+        "checks": [
+            {"name": c.name, "question": c.question, "tensors": list(c.tensors), "answer": c.answer} for c in plan.checks
+        ],
         "waived": dict(model.ledger.waived),
         "config": {
             "consumed": dict(model.ledger.consumed),
@@ -85,7 +87,9 @@ def print_plan(plan: Plan, to: TextIO, *, tensors: bool) -> None:
     if plan.exact_context is not None:
         say(f"  exact     up to {plan.exact_context} tokens")
     for check in plan.checks:
-        say(f"  pending   {check.question} ({', '.join(check.tensors)})")
+        about = check.tensors[0] + (f" and {len(check.tensors) - 1} more" if len(check.tensors) > 1 else "")
+        answer = {None: "pending", True: "yes", False: "no"}[check.answer]
+        say(f"  check     {check.question} {answer} ({about})")
     print_events(plan.events, to)
     if tensors:
         say()
@@ -95,8 +99,8 @@ def print_plan(plan: Plan, to: TextIO, *, tensors: bool) -> None:
 
 def print_events(events: Iterable[Event], to: TextIO) -> None:
     """Events by kind: the same code many times is one line with a count and the first message."""
-    counts: Counter[tuple[str, str]] = Counter()
-    first: dict[tuple[str, str], Event] = {}
+    counts: Counter[tuple[Severity, str]] = Counter()
+    first: dict[tuple[Severity, str], Event] = {}
     for event in events:
         key = (event.severity, event.code)
         counts[key] += 1

@@ -27,7 +27,7 @@ class UsageError(LlmfitError):
 
 def recipe_from(
     file: Path | None,
-    to: str,
+    to: str | None,
     *,
     tensor_types: Sequence[str] | None,
     settings: Sequence[str] | None,
@@ -45,12 +45,19 @@ def recipe_from(
         given["tensor_types"] = tuple(_pair(t, "--tensor-type", "REGEX=TYPE", last=True) for t in tensor_types)
     if settings:
         given["metadata"] = tuple(_pair(s, "--set", "KEY=VALUE", last=False) for s in settings)
-    exporter, _, scheme = (to or given.pop("to", "") or DEFAULT_TO).partition(":")
+    exporter, scheme = _target(given.pop("to", DEFAULT_TO) if to is None else to)
     given.pop("to", None)
-    if not exporter:
-        raise UsageError("bad-option", f"--to {to} names no format", "Write it like gguf:q4_k_m.")
     known = {f.name for f in fields(Recipe)}
-    return Recipe(exporter=exporter.lower(), scheme=scheme.lower(), **{k: v for k, v in given.items() if k in known})
+    return Recipe(exporter=exporter, scheme=scheme, **{k: v for k, v in given.items() if k in known})
+
+
+def _target(to: str) -> tuple[str, str]:
+    """Format and scheme; an empty scheme is the format's usual one."""
+    exporter, colon, scheme = to.strip().lower().partition(":")
+    if not exporter or (colon and not scheme):
+        missing = "scheme" if exporter else "format"
+        raise UsageError("bad-option", f"--to {to!r} names no {missing}", "Write it like gguf:q4_k_m.")
+    return exporter, scheme
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from llmfit_core.events import Event
 from llmfit_core.tokenizer.proof import proof_texts, reference_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from llmfit_core.model import Model
     from llmfit_core.plugins import PluginRegistry
     from llmfit_core.runtime import Runtime
@@ -62,7 +64,7 @@ def tokenizing_runtime(format: str, registry: PluginRegistry) -> Runtime | None:
     return None
 
 
-def _reference(model: Model, texts: list[str]) -> list[list[int]]:
+def _reference(model: Model, texts: Sequence[str]) -> list[list[int]]:
     """Ids by the `tokenizers` or `sentencepiece` library from the source's files, or from files rebuilt from a GGUF's keys."""
     if model.checkpoint.gguf is None:
         return reference_ids(model.checkpoint.side, texts)

@@ -40,8 +40,15 @@ GGUF_SCHEMES = tuple(
         ("q3_k_m", 3.4375, "3-bit K-quants, more bits where it hurts"),
         ("q3_k_s", 3.4375, "3-bit K-quants"),
         ("q2_k", 2.625, "2-bit K-quants: much is lost"),
+        ("tq2_0", 2.0625, "ternary weights, fast"),
+        ("tq1_0", 1.6875, "ternary weights, small"),
     )
 )
+GGUF_ALIASES = {
+    "q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "fp32": "f32", "fp16": "f16", "float32": "f32",
+    "float16": "f16", "bfloat16": "bf16",
+}  # fmt: skip
+HF_ALIASES = {"fp32": "f32", "fp16": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 HF_SCHEMES = (
     Scheme(name="bf16", summary="bfloat16: what most models are published in", bits=16),
     Scheme(name="f16", summary="half precision", bits=16),
@@ -93,9 +100,9 @@ def _decode_gguf(checkpoint: Checkpoint, architectures: Sequence[Architecture]) 
 def llmfit_exporters() -> Iterable[Exporter]:
     """`gguf` files and `hf` folders."""
     yield Exporter(
-        name="gguf", suffix=".gguf", schemes=GGUF_SCHEMES, plan=_plan_gguf, fill=_fill, reopen=_reopen_gguf
+        name="gguf", suffix=".gguf", schemes=GGUF_SCHEMES, aliases=GGUF_ALIASES, plan=_plan_gguf, fill=_fill, reopen=_reopen_gguf
     )
-    yield Exporter(name="hf", suffix="", schemes=HF_SCHEMES, plan=_plan_hf, fill=_fill, reopen=_reopen_hf)
+    yield Exporter(name="hf", suffix="", schemes=HF_SCHEMES, aliases=HF_ALIASES, plan=_plan_hf, fill=_fill, reopen=_reopen_hf)
 
 
 @hookimpl

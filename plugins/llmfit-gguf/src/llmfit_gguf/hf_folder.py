@@ -41,18 +41,15 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     Raises:
         UnsupportedError: `unknown-scheme`, `option-not-for-format`.
     """
-    if recipe.scheme not in TORCH_NAMES:
-        raise UnsupportedError(
-            "unknown-scheme", f"hf has no scheme {recipe.scheme!r}", f"Choose one of: {', '.join(TORCH_NAMES)}."
-        )
     for given, option in (
         (recipe.tensor_types, "--tensor-type"),
         (recipe.metadata, "--set"),
         (recipe.rope_freq_base, "--rope-freq-base"),
         (recipe.rope_freq_scale, "--rope-freq-scale"),
         (recipe.context_length, "--context-length"),
+        (recipe.pre if model.checkpoint.gguf is None else None, "--pre"),
     ):
-        if given:
+        if given not in (None, ()):
             raise UnsupportedError("option-not-for-format", f"{option} means nothing to hf folders", "Leave it out.")
     tensors = [_output(ref.name, ref.tensor, ref.role, recipe.scheme) for ref in model.refs]
     files = _shards(tensors, recipe.split_max_bytes or SHARD_BYTES)

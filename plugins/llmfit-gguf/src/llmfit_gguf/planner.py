@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,9 +20,11 @@ from llmfit_gguf.container import header_bytes, layout
 from llmfit_gguf.ftypes import QUANTIZATION_VERSION, scheme_named
 from llmfit_gguf.graphs import choose_graph
 from llmfit_gguf.layout import to_gguf
-from llmfit_gguf.metadata import apply_settings, hparam_keys, with_overrides
+from llmfit_gguf.metadata import hparam_keys
 from llmfit_gguf.mix import TensorInfo, choose_types, facts_from_metadata
+from llmfit_gguf.patterns import require_quick
 from llmfit_gguf.rope_keys import rope_keys
+from llmfit_gguf.settings import apply_settings, with_overrides
 from llmfit_gguf.splitting import part_kv, part_name, plan_split
 
 if TYPE_CHECKING:
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
     from llmfit_core.model import Model
     from llmfit_core.plan import Recipe
     from llmfit_core.tensors import Tensor
+
+
+MAX_STEM = 50
+"""Characters of a model's name in a file name; four bytes each leave room for the rest of the 255 that a name has."""
+TERNARY = ("tq1_0", "tq2_0")
 
 
 def plan(model: Model, recipe: Recipe) -> Plan:
@@ -46,8 +54,12 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     rope = rope_keys(model)
     sources = _sources(model, graph, rope.factors)
     keys = _keys(model, graph, recipe, scheme.file_type, exact, rope.keys)
+    wished = str(keys["general.name"].value)
+    name = _safe_name(wished, model.vocab.tokens if model.vocab is not None else ())
+    keys["general.name"] = KV("string", name)
     infos = [TensorInfo(name=n, shape=t.shape, dtype="f32" if t.dtype == "f64" else t.dtype) for n, (t, _) in sources.items()]
     facts = facts_from_metadata({k: kv.value for k, kv in keys.items() if not k.startswith("tokenizer.")})
+    require_quick([pattern for pattern, _ in recipe.tensor_types], list(sources))
     choices = choose_types(scheme.name, infos, facts, recipe.tensor_types)
     tensors = [
         OutputTensor(
@@ -65,8 +77,11 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         events += model.vocab.events
     if rope.note:
         events.append(Event(code="rope-rewritten", message=rope.note, severity="info", subject="rope_scaling"))
+    if name != wished:
+        message = f"the model is called {name!r}: loaders take {wished!r} for a Phi-3, whose tokens this one lacks"
+        events.append(Event(code="name-changed", message=message, severity="info", subject="general.name"))
     events += _override_events(model, recipe)
-    stem = f"{file_stem(model.name)}-{_label(scheme.name, tensors)}"
+    stem = f"{file_stem(recipe.name or model.name)}-{_label(scheme.name, tensors)}"
     files, split_events = _files(f"{stem}.gguf", keys, tensors, recipe)
     return Plan(
         model=model,
@@ -74,7 +89,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         files=files,
         graph=graph.name,
         engine=graph.engine,
-        checks=_checks(model),
+        checks=(*_head_check(model), *_ternary_check(tensors)),
         events=(*events, *split_events),
         exact_context=exact,
     )
@@ -112,13 +127,13 @@ def _keys(
     keys: dict[str, KV] = {
         "general.architecture": KV("string", graph.name),
         "general.type": KV("string", "model"),
-        "general.name": KV("string", _safe_name(recipe.name or model.name, vocab.tokens)),
+        "general.name": KV("string", recipe.name or model.name),
         "general.file_type": KV("uint32", file_type),
         "general.quantization_version": KV("uint32", QUANTIZATION_VERSION),
     }
     keys |= hparam_keys(model, graph)
     keys |= {f"{graph.name}.{k}": kv for k, kv in rope.items()}
-    keys |= gguf_keys(vocab)
+    keys |= {k: KV(kv.type, kv.value) for k, kv in gguf_keys(vocab).items()}
     keys["llmfit.recipe"] = KV("string", f"{recipe.exporter}:{recipe.scheme}")
     if model.checkpoint.repo:
         keys["llmfit.source.repo"] = KV("string", model.checkpoint.repo)
@@ -126,7 +141,7 @@ def _keys(
         keys["llmfit.source.revision"] = KV("string", model.checkpoint.revision)
     if exact is not None:
         keys["llmfit.exact_context"] = KV("uint32", exact)
-    return apply_settings(keys, recipe.metadata)
+    return apply_settings(keys, recipe.metadata, model, graph)
 
 
 def _safe_name(name: str, tokens: Sequence[str]) -> str:
@@ -134,16 +149,15 @@ def _safe_name(name: str, tokens: Sequence[str]) -> str:
 
     "phi-3" in a name makes llama.cpp change attributes of the tokens below, and fail where one of them is missing.
     """
-    lowered = name.lower()
-    if ("phi-3" in lowered or "phi3" in lowered) and not {"<s>", "</s>", "<unk>", "<|endoftext|>"} <= set(tokens):
-        return lowered.replace("phi-3", "phi 3").replace("phi3", "phi 3")
-    return name
+    if {"<s>", "</s>", "<unk>", "<|endoftext|>"} <= set(tokens):
+        return name
+    return re.sub(r"(phi)-?(3)", r"\1 \2", name, flags=re.IGNORECASE)
 
 
 def file_stem(name: str) -> str:
     """A model's name as part of a file name: the last part of a repo id, odd characters as `-`."""
     last = name.rsplit("/", 1)[-1]
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in last).strip(".-") or "model"
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in last)[:MAX_STEM].strip(".-") or "model"
 
 
 def _label(scheme: str, tensors: Sequence[OutputTensor]) -> str:
@@ -177,12 +191,26 @@ def _override_events(model: Model, recipe: Recipe) -> list[Event]:
     return events
 
 
-def _checks(model: Model) -> tuple[DataCheck, ...]:
+def _head_check(model: Model) -> tuple[DataCheck, ...]:
     has_head = any(r.role == Role.HEAD for r in model.refs)
     if model.same_head is None and has_head and model.hparams.get("tie_word_embeddings"):
         names = tuple(r.name for r in model.refs if r.role in (Role.HEAD, Role.EMBED))
         return (DataCheck(name="head-equals-embedding", question="is the stored head the tied embedding?", tensors=names),)
     return ()
+
+
+def _ternary_check(tensors: Sequence[OutputTensor]) -> tuple[DataCheck, ...]:
+    names = tuple(t.name for t in tensors if t.type in TERNARY)
+    if not names:
+        return ()
+    return (
+        DataCheck(
+            name="ternary",
+            question="do these tensors hold but three values, as ternary types need?",
+            tensors=names,
+            refusal="{tensor} is not ternary (-s, 0 and s alone in each block of 256), so a ternary type would ruin it",
+        ),
+    )
 
 
 def _files(
