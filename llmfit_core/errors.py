@@ -20,13 +20,19 @@ class LlmfitError(Exception):
 
     def __init__(self, code: str, cause: str, remedy: str) -> None:
         self.code = code
-        self.cause = " ".join(cause.split())
-        self.remedy = " ".join(remedy.split())
+        self.cause = one_line(cause)
+        self.remedy = one_line(remedy)
         super().__init__(f"{self.cause} [{code}] {self.remedy}")
 
     def __reduce__(self) -> tuple[type[LlmfitError], tuple[str, str, str]]:
         """Pickle by parts, so that errors cross process borders whole."""
         return (type(self), (self.code, self.cause, self.remedy))
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, and safe for a terminal: what comes from a file may hold control characters and half characters."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 class SourceError(LlmfitError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from llmfit_core.errors import StrictError
+from llmfit_core.errors import StrictError, one_line
 
 Severity = Literal["info", "bound", "warning", "fallback"]
 """`info`: said once, harmless. `bound`: exact up to a stated limit. `warning`: may be wrong
@@ -33,6 +33,11 @@ class Event:
     message: str
     severity: Severity = "warning"
     subject: str = ""
+
+    def __post_init__(self) -> None:
+        """Texts of a file may hold control characters; see `one_line`."""
+        object.__setattr__(self, "message", one_line(self.message))
+        object.__setattr__(self, "subject", one_line(self.subject))
 
     def as_json(self) -> dict[str, str]:
         """The event as the documented JSON object."""

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.errors import LlmfitError, UnsupportedError
 from llmfit_core.events import Event
-from llmfit_core.naming import Patterns, unwrap
+from llmfit_core.resolve import resolve
 
 if TYPE_CHECKING:
     from llmfit_core.architecture import Architecture
@@ -42,9 +42,9 @@ def recognise(
     if found is not None:
         return found
     typed = [a for a in architectures if config.model_type and config.model_type in a.model_types]
-    fitting = _by_tensor_names(checkpoint, typed or architectures)
+    fitting, evidence = _by_tensor_names(checkpoint, typed or architectures)
     if len(fitting) == 1:
-        return fitting[0], "tensor names", (_no_class("the tensor names", fitting[0]),)
+        return fitting[0], evidence, (_no_class(evidence, fitting[0]),)
     if fitting:
         names = " and ".join(a.hf_classes[0] for a in fitting)
         raise UnsupportedError(
@@ -117,43 +117,27 @@ def _passed_over(unknown: str, taken: str, place: str) -> Event:
 def _no_class(evidence: str, found: Architecture) -> Event:
     return Event(
         code="class-missing",
-        message=f"config.json names no class; {evidence} says {found.hf_classes[0]}",
+        message=f"config.json names no class; by {evidence} it is {found.hf_classes[0]}",
         subject="architectures",
         severity="info",
     )
 
 
-def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture]) -> list[Architecture]:
-    """The candidates whose tables know every tensor and miss none of their own; the fullest use of a table wins."""
+def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture]) -> tuple[list[Architecture], str]:
+    """The candidates whose tables know every tensor and miss none of their own, and by what evidence.
+
+    Among several those win whose tables know and read most of the config's keys.
+    """
     fitting = []
     for architecture in candidates:
-        patterns = Patterns(list(architecture.tensors) + list(architecture.waived))
         try:
-            names, _ = unwrap(checkpoint.tensors, patterns)
-        except SourceError:
+            ledger = resolve(checkpoint, architecture).ledger
+        except LlmfitError:
             continue
-        matches = [patterns.match(n) for n in names.values()]
-        if not matches or not all(matches):
-            continue
-        used = {m.pattern for m in matches if m}
-        biased = {m.pattern for m in matches if m and m.part == "bias"}
-        required = {
-            p for p in architecture.tensors if not architecture.slot(p).optional and not architecture.slot(p).when
-        }
-        wanted_bias = {p for p in architecture.tensors if architecture.slot(p).bias is True}
-        forbidden = {p for p in biased if architecture.slot(p).bias is False}
-        missing = {p for p in required - used if not _has_alternative(architecture, p, used)}
-        if not missing and not forbidden and wanted_bias & used <= biased:
-            fitting.append((len(used), architecture))
-    best = max((count for count, _ in fitting), default=0)
-    return [a for count, a in fitting if count == best]
-
-
-def _has_alternative(architecture: Architecture, pattern: str, used: set[str]) -> bool:
-    from llmfit_core.architecture import slot_roles
-
-    roles = set(slot_roles(architecture.slot(pattern)))
-    return any(p != pattern and roles & set(slot_roles(architecture.slot(p))) for p in used)
+        fitting.append((len(ledger.unknown), -len(ledger.consumed), architecture))
+    best = min((f[:2] for f in fitting), default=None)
+    winners = [f[2] for f in fitting if f[:2] == best]
+    return winners, "tensor names" if len(winners) == len(fitting) else "tensor names and config keys"
 
 
 def _unknown(
