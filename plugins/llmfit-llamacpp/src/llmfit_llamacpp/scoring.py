@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 FLOOR = -103.27893
 """Logarithm of the smallest positive float32. llama.cpp gives its lowest float where the probability is less."""
 
+_IN_FLIGHT = 3
 _ID = re.compile(rb'"id":(\d+)')
 _LOG = re.compile(rb'"logprob":(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)')
 
@@ -76,12 +78,22 @@ def score_rows(path: Path, ids: Sequence[int], options: LaunchOptions) -> NDArra
         # Probabilities are of the raw logits, but they are left out where the token chosen is a piece of a character:
         # have a whole one chosen.
         request["logit_bias"] = [[_whole_text(ready.header), 1e6]]
-        for end in range(1, len(ids) + 1):
+
+        def row(end: int) -> NDArray[np.float32]:
             # Each prefix extends the one before, whose cache is kept: one token is computed.
             answer = client.ask("/completion", {**request, "prompt": [int(i) for i in ids[:end]]})
             if b'"logprob":null' in answer:
                 raise not_finite(path)
-            rows[end - 1] = _row(answer, vocabulary)
+            return _row(answer, vocabulary)
+
+        # Writing and reading megabytes of JSON takes longer than a small model: do that while the next is computed.
+        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+            try:
+                for number, values in enumerate(pool.map(row, range(1, len(ids) + 1))):
+                    rows[number] = values
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     return rows
 
 
