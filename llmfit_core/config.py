@@ -221,4 +221,6 @@ def _merge_rope(values: dict[str, object]) -> None:
     for name in ("rope_theta", "partial_rotary_factor"):
         if name in flat:
             values[name] = flat.pop(name)
+    if flat.get("rope_type") == "yarn" and flat.get("short_factor") and flat.get("long_factor"):
+        flat["rope_type"] = "longrope"  # as early revisions of Phi-3 called it, and transformers still takes it
     values["rope_scaling"] = flat

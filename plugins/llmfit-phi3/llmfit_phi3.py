@@ -49,7 +49,8 @@ PHI3_GRAPH = Graph(
             message="llama.cpp switches Phi-3's sliding window off: exact up to {tokens} tokens",
         ),
     ),
-    rope=frozenset({"default", "linear", "yarn", "longrope", "dynamic"}),
+    # transformers gives Phi-3 plain rope or longrope, which early revisions called "su" and "yarn".
+    rope=frozenset({"default", "longrope"}),
     merges={"attn_qkv": (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V), "ffn_up": (Role.FFN_GATE, Role.FFN_UP)},
     biases=frozenset(),
 )

@@ -117,10 +117,29 @@ def window(hparams: Mapping[str, Any]) -> dict[str, object]:
     return {"attention.sliding_window": size}
 
 
+def window_of_mixture(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """The sliding window of a mixture.
+
+    Which layers use it is another rule in each class and version of transformers (from a layer on, up to a layer, every
+    other, all of them): only kinds of layer that are written down tell that none does.
+    """
+    size = hparams.get("sliding_window")
+    kinds = hparams.get("layer_types")
+    if not hparams.get("use_sliding_window") or not size or (kinds and "sliding_attention" not in kinds):
+        return {}
+    return {"attention.sliding_window": size}
+
+
 def mixture(hparams: Mapping[str, Any]) -> dict[str, object]:
     """The window, and whether every layer is mixed."""
     layers = range(hparams["block_count"])
-    return window(hparams) | {"all_layers_mixed": all("mixed" in sparse_by_step(hparams, i) for i in layers)}
+    mixed = all("mixed" in sparse_by_step(hparams, i) for i in layers)
+    return window_of_mixture(hparams) | {"all_layers_mixed": mixed}
+
+
+def mixture_3(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """The same where the class knows no kinds of layer (Qwen3-MoE): every layer slides."""
+    return mixture({**hparams, "layer_types": None})
 
 
 WINDOW_CONFIG = {
@@ -193,6 +212,14 @@ def square_attention(hparams: Mapping[str, Any]) -> bool:
     return bool(hparams["attention.head_count"] * hparams["attention.key_length"] == hparams["embedding_length"])
 
 
+def every_layer_mixed(name: str) -> Fix:
+    """The refusal of dense layers among mixed ones."""
+    return Fix(
+        values=(True,),
+        why=f"decoder_sparse_step and mlp_only_layers leave layers dense, and the {name} graph wants experts in every one",
+    )
+
+
 def square(name: str) -> Fix:
     """The refusal of heads that do not fill the width."""
     return Fix(
@@ -236,7 +263,7 @@ QWEN2_MOE = Architecture(
                     why="the qwen2moe graph never normalises the chosen experts' weights",
                     unless=all_experts_used,
                 ),
-                "all_layers_mixed": Fix(values=(True,), why="the qwen2moe graph wants experts in every layer"),
+                "all_layers_mixed": every_layer_mixed("qwen2moe"),
             },
             needs_head=True,
         ),
@@ -275,11 +302,11 @@ QWEN3_MOE = Architecture(
                     why="the qwen3moe graph always normalises the chosen experts' weights",
                     unless=all_experts_used,
                 ),
-                "all_layers_mixed": Fix(values=(True,), why="the qwen3moe graph wants experts in every layer"),
+                "all_layers_mixed": every_layer_mixed("qwen3moe"),
             },
         ),
     ),
-    hparams=mixture,
+    hparams=mixture_3,
     layer_kinds=sparse_by_step,
     waived=RECOMPUTED,
 )

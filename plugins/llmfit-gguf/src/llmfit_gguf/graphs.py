@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmfit_core.architecture import Reads
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 
 if TYPE_CHECKING:
     from llmfit_core.architecture import Graph
     from llmfit_core.model import Model
+
+
+MAX_LAYERS, MAX_EXPERTS = 512, 1024
+"""`LLAMA_MAX_LAYERS` and `LLAMA_MAX_EXPERTS` of llama.cpp's `llama-hparams.h`."""
 
 
 def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
@@ -44,7 +49,11 @@ def obstacle(model: Model, graph: Graph) -> str | None:
     for hparam, fix in graph.fixes.items():
         value = model.hparams.get(hparam)
         if value not in fix.values and not (fix.unless is not None and fix.unless(model.hparams)):
-            return f"{_config_key(model, hparam)} is {value!r}, but {fix.why}"
+            key = _config_key(model, hparam)
+            return fix.why if key is None else f"{key} is {value!r}, but {fix.why}"
+    too_many = _too_many(model) if graph.engine == "llama.cpp" else None
+    if too_many is not None:
+        return too_many
     kind = model.rope.type
     if kind not in graph.rope:
         return f"the rope type is {kind}, which this graph does not compute"
@@ -55,6 +64,19 @@ def obstacle(model: Model, graph: Graph) -> str | None:
         odd = next((k for k in model.tensors if k.part == "bias" and k.role not in graph.biases), None)
         if odd is not None:
             return f"layer {odd.layer} has a bias on {odd.role}, which this graph does not load"
+    return None
+
+
+def _too_many(model: Model) -> str | None:
+    """What llama.cpp's loader aborts on, whatever the graph: its arrays have these fixed lengths."""
+    layers, experts = model.layers, model.integer("expert_count")
+    used = model.integer("expert_used_count")
+    if layers > MAX_LAYERS:
+        return f"{layers} layers are more than the {MAX_LAYERS} that llama.cpp holds"
+    if experts > MAX_EXPERTS:
+        return f"{experts} experts are more than the {MAX_EXPERTS} that llama.cpp holds"
+    if experts and not 0 < used <= experts:
+        return f"{used} experts a token out of {experts} cannot be"
     return None
 
 
@@ -69,7 +91,7 @@ def limits(model: Model, graph: Graph) -> tuple[int | None, tuple[Event, ...]]:
             exact.append(tokens)
             message = limit.message.format(tokens=tokens)
             events.append(Event(code="bound-" + limit.hparam.split(".")[-1].replace("_", "-"), message=message,
-                                severity="bound", subject=_config_key(model, limit.hparam)))
+                                severity="bound", subject=_config_key(model, limit.hparam) or limit.hparam))
     rope = model.rope
     if rope.type == "dynamic":
         exact.append(rope.original_context)
@@ -108,8 +130,8 @@ def yarn_is_custom(model: Model) -> str:
     return " and ".join(odd)
 
 
-def _config_key(model: Model, hparam: str) -> str:
-    for key, name in model.ledger.consumed.items():
-        if name == hparam:
-            return key
-    return hparam
+def _config_key(model: Model, hparam: str) -> str | None:
+    """The key of config.json that became `hparam`; `None` for what was derived."""
+    stated = [key for key, name in model.ledger.consumed.items() if name == hparam]
+    known = [k for k, use in model.architecture.config.items() if isinstance(use, Reads) and use.hparam == hparam]
+    return next(iter([*stated, *known]), None)
