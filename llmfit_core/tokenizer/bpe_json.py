@@ -174,6 +174,7 @@ class Spaces:
         self.escape = escape
         self.prefix = prefix
         self.first_only = False
+        self.metaspace = False
         self.split = False
         self.digits = False
         self.white = False
@@ -192,16 +193,26 @@ class Spaces:
                 f"{_FILE}: a SentencePiece-like BPE that also cuts text by {', '.join(self.others)[:160]}; llama.cpp does not",
                 "Ids of ordinary text would differ; a model with another tokenizer is needed.",
             )
-        if not (self.prefix and self.first_only):
-            return []
-        return [
-            Event(
-                code="space-after-special",
-                message="the tokenizer puts a space in front of the whole text only, llama.cpp behind every special token too",
-                severity="bound",
-                subject=_FILE,
+        events: list[Event] = []
+        if self.prefix and self.first_only:
+            events.append(
+                Event(
+                    code="space-after-special",
+                    message="the tokenizer puts a space in front of the whole text only, llama.cpp behind every special token too",
+                    severity="bound",
+                    subject=_FILE,
+                )
             )
-        ]
+        if self.prefix and self.metaspace:
+            events.append(
+                Event(
+                    code="leading-space",
+                    message="the tokenizer puts no space in front of text that begins with one, llama.cpp and SentencePiece do",
+                    severity="bound",
+                    subject=_FILE,
+                )
+            )
+        return events
 
 
 def read_spaces(data: Mapping[str, object], rules: normalizers.Normalizer) -> Spaces:
@@ -210,7 +221,7 @@ def read_spaces(data: Mapping[str, object], rules: normalizers.Normalizer) -> Sp
     for part in pretokenizer.flatten(data.get("pre_tokenizer"), "pretokenizers"):
         kind = part["type"]
         if kind == "Metaspace" and part.get("replacement", _SPACE) == _SPACE:
-            spaces.escape = True
+            spaces.escape = spaces.metaspace = True
             default = "always" if part.get("add_prefix_space", True) else "never"
             scheme = part.get("prepend_scheme", default)
             spaces.prefix |= scheme in ("always", "first")
@@ -268,7 +279,7 @@ def _score(pieces: Pieces, pairs: list[tuple[str, str]]) -> None:
         pieces.events.append(
             Event(
                 code="merges-incomplete",
-                message=f"{ascii(closed[0])} and {ascii(closed[1])} join to a token, but no merge says so: llama.cpp joins them, the tokenizer does not",
+                message=f"{closed[0]!a} and {closed[1]!a} join to a token, but no merge says so: llama.cpp joins them, the tokenizer does not",
                 subject=_FILE,
             )
         )

@@ -64,3 +64,12 @@ def merges_numbers(merges: Iterable[str]) -> bool:
         if sum(unicodedata.category(c)[0] == "N" for c in text) > 1:
             return True
     return False
+
+
+def mixes_numbers(merges: Iterable[str]) -> bool:
+    """Whether some merge joins a letter of the byte alphabet that is a digit to one that is not."""
+    for merge in merges:
+        numeric = [c.isnumeric() for c in merge if c != " "]
+        if any(numeric) and not all(numeric):
+            return True
+    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from llmfit_core.errors import SourceError, UnsupportedError
@@ -57,9 +57,9 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
         normalizer = "NFC" if pre in known.NORMALIZED_NFC else ""
     templates, default = _templates(kv)
     ends = [specials[r] for r in ("eos", "eot", "eom") if r in specials]
-    ends += [i for i, t in enumerate(tokens) if t in END_TEXTS and types[i] == TokenType.CONTROL]
+    ends += _ends_by_text(tokens, types)
     return Vocab(
-        model=cast(Literal["gpt2", "llama", "t5"], model),
+        model=cast("Literal['gpt2', 'llama', 't5']", model),
         pre=pre,
         tokens=tokens,
         types=types,
@@ -77,6 +77,16 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
         chat_templates=templates,
         events=_events(model == "gpt2", pre),
     )
+
+
+def _ends_by_text(tokens: tuple[str, ...], types: tuple[int, ...]) -> list[int]:
+    """Control tokens that end a text in llama.cpp for what they are called, its exceptions included."""
+    found = {t: i for i, t in enumerate(tokens) if t in END_TEXTS and types[i] == TokenType.CONTROL}
+    if ("<|call|>" in found and "<|return|>" in found) or (("<|call|>" in found or "<|calls|>" in found) and "<|flush|>" in found):
+        found.pop("<|end|>", None)
+    if "<|tool_response>" in found:
+        found.pop("</s>", None)
+    return list(found.values())
 
 
 def _events(byte_level: bool, pre: str) -> tuple[Event, ...]:
@@ -101,7 +111,7 @@ def _sequence(kv: Mapping[str, object], key: str) -> list[Any]:
         return []
     if hasattr(value, "tolist"):
         value = value.tolist()
-    if not isinstance(value, list | tuple | bytes):
+    if isinstance(value, str) or not isinstance(value, Sequence):
         raise _bad(key, "no array")
     return list(value)
 

@@ -67,8 +67,12 @@ def _cased(text: str) -> bool:
     return any(c.lower() != c.upper() for c in text) or _marks_or_foreign_case(text)
 
 
-def _not_ascii(text: str) -> bool:
-    return not text.isascii()
+def _cased_or_digits(text: str) -> bool:
+    return _cased(text) or any(c.isdecimal() for c in text)
+
+
+def _foreign_space(text: str) -> bool:
+    return any(c.isspace() and not c.isascii() for c in text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ class Known:
         names: Its names, ours first.
         steps: Expressions in order, as tokenizer.json spells them.
         ignore_merges: Whether a piece that is a token is taken whole.
-        also: Other lists of steps that cut alike.
+        unmixed: Other lists of steps, which cut alike where no merge joins a digit to something else.
         differs: What the runtime does otherwise than `steps` say; empty where it does the same.
         differs_on: Whether a text can show `differs`.
     """
@@ -87,7 +91,7 @@ class Known:
     names: tuple[str, ...]
     steps: tuple[str, ...]
     ignore_merges: bool = False
-    also: tuple[tuple[str, ...], ...] = ()
+    unmixed: tuple[tuple[str, ...], ...] = ()
     differs: str = ""
     differs_on: Callable[[str], bool] | None = None
 
@@ -95,6 +99,7 @@ class Known:
 _CASE = (
     "llama.cpp tells upper from lower case only in ASCII and cuts words at combining marks (Hindi, Thai, decomposed accents)"
 )
+_SPACES = "llama.cpp takes the spaces from U+2000 to U+3000 out of the ranges of CJK characters and marks"
 
 KNOWN: tuple[Known, ...] = (
     Known(
@@ -150,21 +155,26 @@ KNOWN: tuple[Known, ...] = (
     Known(
         names=("tiny_aya", "cohere2moe"),
         steps=(r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O),
-        differs="llama.cpp does not tell upper from lower case here, and groups digits of every script",
-        differs_on=_cased,
+        differs="llama.cpp does not tell upper from lower case here, and groups digits even before letters",
+        differs_on=_cased_or_digits,
     ),
     Known(names=("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), steps=(r"\p{N}{1,3}", _CJK, _DEEPSEEK3)),
     Known(
         names=("deepseek-llm",),
         steps=("[\r\n]", _LATIN_DEEPSEEK, _MARKS_DEEPSEEK, r"\s+$", _CJK_DEEPSEEK, r"\p{N}+"),
+        differs=_SPACES,
+        differs_on=_foreign_space,
     ),
-    Known(names=("deepseek-coder",), steps=("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK_DEEPSEEK, r"\p{N}")),
+    Known(
+        names=("deepseek-coder",),
+        steps=("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK_DEEPSEEK, r"\p{N}"),
+        differs=_SPACES,
+        differs_on=_foreign_space,
+    ),
     Known(
         names=("falcon",),
         steps=(rf"{PUNCTUATION}+", GPT2, "[0-9][0-9][0-9]"),
-        also=((rf"{PUNCTUATION}+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),),
-        differs="llama.cpp cuts digits before it spells bytes, the tokenizer after: bytes that print as digits differ",
-        differs_on=_not_ascii,
+        unmixed=((rf"{PUNCTUATION}+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),),
     ),
     Known(names=("bloom", "poro-chat", "gpt3-finnish"), steps=(_BLOOM,)),
     Known(names=("viking",), steps=(_BLOOM, r"\p{N}")),

@@ -144,6 +144,9 @@ def lay_added(
     Raises:
         SourceError: An id lies beyond any table, or on another token.
     """
+    tokens = list(tokens)
+    if not tokens:
+        return
     known = pieces.ids()
     top = max(pieces.added, default=-1)
     for token in tokens:

@@ -177,15 +177,18 @@ def _named(row: known.Known, name: str) -> tuple[str, tuple[Event, ...]]:
 
 def _rows_like(structure: Structure, merges: Sequence[str]) -> list[known.Known]:
     forms = tuple(form_of(s) for s in structure.steps)
-    found = [row for row in known.KNOWN if forms in _forms_of(row)]
+    found = [row for row in known.KNOWN if forms == _forms_of(row)]
+    for row in known.KNOWN:
+        if any(forms == tuple(map(form_of, steps)) for steps in row.unmixed) and not bytelevel.mixes_numbers(merges):
+            found.insert(0, row)
     if found or not _numbers(forms) or bytelevel.merges_numbers(merges):
         return found
     # No token holds two digits: how numbers are cut cannot show.
-    return [row for row in known.KNOWN if any(_numbers(forms) == _numbers(other) for other in _forms_of(row))]
+    return [row for row in known.KNOWN if _numbers(forms) == _numbers(_forms_of(row))]
 
 
-def _forms_of(row: known.Known) -> list[tuple[Tree, ...]]:
-    return [tuple(form_of(s) for s in steps) for steps in (row.steps, *row.also)]
+def _forms_of(row: known.Known) -> tuple[Tree, ...]:
+    return tuple(map(form_of, row.steps))
 
 
 def _numbers(forms: tuple[Tree, ...]) -> tuple[Tree, ...]:
@@ -226,11 +229,10 @@ def _explain(structure: Structure) -> tuple[str, str]:
     mine = [show(form) if form[0] != "opaque" else str(form[1]) for form in map(form_of, structure.steps)]
     best, name, theirs = -1.0, "gpt-2", [""]
     for row in known.KNOWN:
-        for forms in _forms_of(row):
-            shown = [show(f) for f in forms]
-            score = difflib.SequenceMatcher(None, "\n".join(mine), "\n".join(shown), autojunk=False).ratio()
-            if score > best:
-                best, name, theirs = score, row.names[0], shown
+        shown = [show(f) for f in _forms_of(row)]
+        score = difflib.SequenceMatcher(None, "\n".join(mine), "\n".join(shown), autojunk=False).ratio()
+        if score > best:
+            best, name, theirs = score, row.names[0], shown
     if structure.odd:
         difference = structure.odd
     elif structure.prefix_space:

@@ -74,17 +74,27 @@ def explained_difference(vocab: Vocab, text: str) -> str:
     reason = known_difference(vocab.pre, text) if vocab.model == "gpt2" else ""
     if reason:
         return reason
+    special = (TokenType.CONTROL, TokenType.USER_DEFINED)
+    has_special = any(k in special and t in text for t, k in zip(vocab.tokens, vocab.types, strict=True))
+    white = text.strip() != text or "  " in text or any(c in text for c in "\n\t\r")
     for event in vocab.events:
-        if event.code == "normalizer" and not (text.isascii() or (vocab.normalizer and unicodedata.is_normalized("NFC", text))):
-            return event.message
-        if event.code in ("space-after-special", "added-token-lstrip", "added-token-rstrip", "added-token-single-word"):
-            special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-            if any(k in special and t in text for t, k in zip(vocab.tokens, vocab.types, strict=True)):
-                return event.message
+        shows = {
+            "normalizer": not text.isascii() and not (vocab.normalizer and unicodedata.is_normalized("NFC", text)),
+            "normalizer-map": not text.isascii() or white,
+            "normalizer-spaces": white,
+            "space-after-special": has_special,
+            "leading-space": has_special or text.startswith(" "),
+            "added-token-lstrip": has_special,
+            "added-token-rstrip": has_special,
+            "added-token-single-word": has_special,
+        }.get(event.code, False)
         if event.code == "no-byte-fallback":
             known = set("".join(vocab.tokens)) | {" "}
-            if any(c not in known for c in text):
-                return event.message
+            shows = any(c not in known for c in text)
+        if shows:
+            return event.message
+    if vocab.model == "t5" and vocab.add_space_prefix and not text.strip(" "):
+        return "llama.cpp's Unigram puts no space in front of text that is all spaces"
     return ""
 
 
@@ -133,7 +143,12 @@ def _by_sentencepiece(side: Mapping[str, Path], texts: Sequence[str]) -> list[li
     judge = sentencepiece.SentencePieceProcessor(model_file=str(side["tokenizer.model"]))
     vocab = read_vocab({k: v for k, v in side.items() if "template" not in k}, {})
     special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-    cut = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k in special}
+    own = {i for i in range(judge.vocab_size()) if judge.IdToPiece(i) == vocab.tokens[i]}
+    cut = {
+        t: i
+        for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True))
+        if k in special and not (k == TokenType.USER_DEFINED and i in own)  # The library knows its own user-defined pieces.
+    }
     pattern = re.compile("(" + "|".join(re.escape(t) for t in sorted(cut, key=lambda t: -len(t.encode()))) + ")") if cut else None
     out: list[list[int]] = []
     for text in texts:

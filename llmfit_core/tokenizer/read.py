@@ -58,6 +58,7 @@ def read_vocab(side: Mapping[str, Path], config: Mapping[str, object], *, pre: s
         tokenizer_config=settings,
         generation=read_object(side, "generation_config.json"),
         config=config,
+        default_class="" if templated else {"llama": "LlamaTokenizer"}.get(draft.model, ""),
         template=template_of(draft.post_processor, ids),
         has_post_processor=templated and draft.post_processor is not None,
     )
@@ -201,11 +202,11 @@ def _further_added(
 
 def _mark_named(draft: Draft, names: Mapping[str, str]) -> None:
     """Make the named special tokens control tokens, which transformers does although no list of added tokens has them."""
-    ids = draft.pieces.ids()
+    wanted = set(names.values())
     missing = [
-        Added(content=name, id=ids[name], special=True)
-        for name in dict.fromkeys(names.values())
-        if name in ids and draft.pieces.types[ids[name]] in (TokenType.NORMAL, TokenType.USER_DEFINED)
+        Added(content=text, id=token, special=True)
+        for token, (text, kind) in enumerate(zip(draft.pieces.texts, draft.pieces.types, strict=True))
+        if text in wanted and kind in (TokenType.NORMAL, TokenType.USER_DEFINED)
     ]
     lay_added(draft.pieces, missing, "tokenizer_config.json", escaped=draft.escaped)
 

@@ -37,6 +37,9 @@ BOS_BY_CLASS = frozenset(
 )  # fmt: skip
 """transformers' classes that put `bos` in front unless told otherwise (without a trailing `Fast`)."""
 
+EOS_BY_CLASS = frozenset({"T5Tokenizer", "MT5Tokenizer", "UMT5Tokenizer"})
+"""transformers' classes that put `eos` behind unless told otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
@@ -125,8 +128,9 @@ def gather(
     tokenizer_config: Mapping[str, object],
     generation: Mapping[str, object],
     config: Mapping[str, object],
-    template: Template | None,
-    has_post_processor: bool,
+    default_class: str = "",
+    template: Template | None = None,
+    has_post_processor: bool = False,
 ) -> Specials:
     """Unite all sources.
 
@@ -138,6 +142,7 @@ def gather(
         tokenizer_config: For `add_bos_token`, `add_eos_token` and `tokenizer_class`.
         generation: `generation_config.json`.
         config: `config.json`.
+        default_class: The tokenizer class to assume where `tokenizer_config.json` names none.
         template: From `template_of`.
         has_post_processor: Whether `tokenizer.json` has any post-processor.
     """
@@ -170,7 +175,7 @@ def gather(
             found.ids.setdefault(role, token)
             if role == "eos" and not found.ends:
                 found.ends.append(token)
-    add_bos, add_eos = _additions(found, tokens, tokenizer_config, template, has_post_processor)
+    add_bos, add_eos = _additions(found, tokens, tokenizer_config, default_class, template, has_post_processor)
     if "eos" in found.ids:
         found.ends.insert(0, found.ids["eos"])
     cls, sep = found.ids.pop("cls", None), found.ids.get("sep")
@@ -214,16 +219,22 @@ def _valid(value: object, role: str, where: str, size: int, found: _Found) -> li
 
 
 def _additions(
-    found: _Found, tokens: Sequence[str], config: Mapping[str, object], template: Template | None, has_post_processor: bool
+    found: _Found,
+    tokens: Sequence[str],
+    config: Mapping[str, object],
+    default_class: str,
+    template: Template | None,
+    has_post_processor: bool,
 ) -> tuple[bool, bool]:
     """Whether encoding adds `bos` and `eos`; the post-processor decides where there is one."""
     asked = {r: v if isinstance(v := config.get(f"add_{r}_token"), bool) else None for r in ("bos", "eos")}
-    kind = str(config.get("tokenizer_class") or "").removesuffix("Fast")
+    kind = str(config.get("tokenizer_class") or default_class).removesuffix("Fast")
     by_class = kind in BOS_BY_CLASS
     if template is None:
         if has_post_processor and not by_class:
             asked = {r: _refuse_addition(found, r, v) for r, v in asked.items()}
-        return by_class if asked["bos"] is None else asked["bos"], bool(asked["eos"])
+        bos, eos = asked["bos"], asked["eos"]
+        return by_class if bos is None else bos, kind in EOS_BY_CLASS if eos is None else eos
     added: dict[str, bool] = {}
     for role, given, place in (("bos", template.prefix, "in front"), ("eos", template.suffix, "behind")):
         given = tuple(t for t in given if 0 <= t < len(tokens))

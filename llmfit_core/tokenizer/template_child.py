@@ -42,7 +42,7 @@ def environment() -> Any:
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 (templates mean local time)
+    env.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return env
 
 

@@ -12,7 +12,15 @@ from llmfit_core.tokenizer import normalizers
 from llmfit_core.tokenizer.bpe_json import read_spaces, require_bytes
 from llmfit_core.tokenizer.draft import Draft
 from llmfit_core.tokenizer.pieces import ADDED_SCORE, Added, Pieces, flag_events, lay_added, require_distinct
-from llmfit_core.tokenizer.sentencepiece_model import BPE, BYTE, CONTROL, UNIGRAM, UNKNOWN, SentencePieceModel
+from llmfit_core.tokenizer.sentencepiece_model import (
+    BPE,
+    BYTE,
+    CONTROL,
+    UNIGRAM,
+    UNKNOWN,
+    USER_DEFINED,
+    SentencePieceModel,
+)
 from llmfit_core.tokenizer.sources import integer, object_at
 from llmfit_core.tokenizer.vocab import TokenType
 
@@ -57,7 +65,9 @@ def read_unigram(data: Mapping[str, object], added: list[Added], *, pre: str | N
     pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(list(rules.others), pre is not None)
     pieces.events += spaces.events(pieces) + flag_events(added, _FILE)
     if model.get("byte_fallback"):
-        pieces.events.append(_no_bytes())
+        pieces.events.append(_no_bytes(pieces))
+    if unk is None:
+        raise _no_unknown(_FILE)
     require_distinct(pieces.texts, _FILE)
     return Draft(
         model="t5",
@@ -65,18 +75,24 @@ def read_unigram(data: Mapping[str, object], added: list[Added], *, pre: str | N
         add_space_prefix=spaces.prefix,
         remove_extra_whitespaces=rules.squeeze or spaces.white,
         charsmap=rules.charsmap,
-        defaults={} if unk is None else {"unk": unk},
+        defaults={"unk": unk},
         post_processor=data.get("post_processor"),
         escaped=True,
     )
 
 
-def _no_bytes() -> Event:
+def _no_bytes(pieces: Pieces) -> Event:
+    newlines = "" if any("\n" in t for t in pieces.texts) else ", line ends among them"
     return Event(
         code="no-byte-fallback",
-        message="the tokenizer spells characters it does not know by bytes; llama.cpp's Unigram writes its unknown token for them",
-        severity="bound",
+        message=f"the tokenizer spells characters that are no tokens{newlines} by bytes; llama.cpp's Unigram writes its unknown token for them",
         subject="tokenizer.ggml.model",
+    )
+
+
+def _no_unknown(where: str) -> UnsupportedError:
+    return UnsupportedError(
+        "unsupported-unigram", f"{where}: a Unigram model without an unknown token, which llama.cpp needs", "Use another model."
     )
 
 
@@ -104,17 +120,28 @@ def read_sentencepiece(model: SentencePieceModel, where: str = "tokenizer.model"
         if model.charsmap:
             pieces.events.append(
                 Event(
-                    code="normalizer",
+                    code="normalizer-map",
                     message=f"the tokenizer normalizes text by {model.normalizer or 'a map of characters'}, llama.cpp does not",
                     subject=where,
                 )
             )
         if model.remove_extra_whitespaces:
             pieces.events.append(
-                Event(code="normalizer", message="the tokenizer shrinks runs of spaces and trims text, llama.cpp does not", subject=where)
+                Event(code="normalizer-spaces", message="the tokenizer shrinks runs of spaces and trims text, llama.cpp does not", subject=where)
             )
+        if model.add_dummy_prefix and USER_DEFINED in model.types:
+            pieces.events.append(
+                Event(
+                    code="space-after-special",
+                    message="the tokenizer puts a space in front of the whole text only, llama.cpp behind every user-defined token too",
+                    severity="bound",
+                    subject=where,
+                )
+            )
+    elif not 0 <= model.unk < len(pieces.texts):
+        raise _no_unknown(where)
     elif model.byte_fallback:
-        pieces.events.append(_no_bytes())
+        pieces.events.append(_no_bytes(pieces))
     require_distinct(pieces.texts, where)
     return Draft(
         model="llama" if model.kind == BPE else "t5",
