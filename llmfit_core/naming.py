@@ -103,9 +103,9 @@ def unwrap(names: Iterable[str], patterns: Patterns) -> tuple[dict[str, str], tu
                 "Remove the copy that does not belong to the model.",
             )
         seen[plain] = name
-    events = tuple(
-        Event(code="prefix-normalised", message=f"{note} in {count} tensor names", severity="info", subject=note)
-        for note, count in sorted(changes.items())
+    notes = "; ".join(f"{note} in {count}" for note, count in sorted(changes.items(), key=lambda c: (-c[1], c[0])))
+    events = (
+        (Event(code="prefix-normalised", message=f"tensor names: {notes}", severity="info", subject="tensor names"),) if notes else ()
     )
     return out, events
 
