@@ -23,6 +23,7 @@ from llmfit_core.transform import Affine, Concat, Slice, Transpose
 from llmfit_gguf.dequant import Dequantized
 from llmfit_gguf.layout import from_gguf
 from llmfit_gguf.rope_back import rope_config, shortest
+from llmfit_gguf.unsaid import ARCHITECTURE, head_is_copy, restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +52,8 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     architecture, graph = _find(file, name, architectures)
     hparams = _hparams(file, architecture, graph)
     tensors = {n: _plain(tensor_of(t)) for n, t in file.tensors.items() if n not in FROM_KEYS}
+    if head_is_copy(file):
+        del tensors["output.weight"]
     book = _Rows(architecture, hparams)
     canonical, strangers = from_gguf(tensors, hparams, graph, book.rows)
     refs, left = _to_hf(canonical, architecture, hparams)
@@ -64,8 +67,9 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         )
     vocab = vocab_from_gguf({k: kv.value for k, kv in file.kv.items()}) if "tokenizer.ggml.tokens" in file.kv else None
     raw = _config(file, architecture, graph, hparams, tied=Key(Role.HEAD) not in canonical)
-    if vocab is not None:
-        raw |= {f"{k}_token_id": vocab.specials[k] for k in ("bos", "eos", "pad") if k in vocab.specials}
+    # Null where there is none: a config class has defaults of its own, beyond this vocabulary even.
+    specials = vocab.specials if vocab is not None else {}
+    raw |= {f"{k}_token_id": specials.get(k) for k in ("bos", "eos", "pad")}
     events = []
     quantized = sorted({t.ggml_type for t in file.tensors.values() if t.ggml_type not in PLAIN})
     if quantized:
@@ -97,7 +101,7 @@ def _text(file: GgufFile, key: str) -> str:
 
 
 def _find(file: GgufFile, name: str, architectures: Sequence[Architecture]) -> tuple[Architecture, Graph]:
-    """The architecture whose graph the file names; where several share it, the one whose tensors these are."""
+    """The architecture whose graph the file names; where several share it, its own word, or whose tensors these are."""
     candidates = [(a, g) for a in architectures for g in a.graphs if g.format == "gguf" and g.name == name]
     if not candidates:
         known = sorted({g.name for a in architectures for g in a.graphs if g.format == "gguf"})
@@ -106,6 +110,10 @@ def _find(file: GgufFile, name: str, architectures: Sequence[Architecture]) -> t
             f"{file.files[0]}: no installed plugin knows the GGUF architecture {name}; known: {', '.join(known)}",
             "Install the plugin that knows it: see `llmfit plugins list`.",
         )
+    own = file.kv.get(ARCHITECTURE)
+    for pair in candidates:
+        if own is not None and pair[0].name == own.value:
+            return pair
     held = {k.split(".")[2] if k.startswith("blk.") else k.split(".")[0] for k in file.tensors}
 
     def fit(pair: tuple[Architecture, Graph]) -> int:
@@ -249,7 +257,8 @@ def _config(
             has = any(f".{r}.bias" in n for r in slot_roles(architecture.slot(pattern)) for n in file.tensors)
             config_key = next((k for k, u in architecture.config.items() if isinstance(u, Reads) and u.hparam == bias), bias)
             out[config_key] = bool(out.get(config_key)) or has
-    return out | rope_config(file, graph.name, hparams)
+    stated, rope = restored(file, architecture, graph)
+    return out | stated | rope_config(file, graph.name, hparams, rope)
 
 
 def _short(value: object) -> object:

@@ -11,6 +11,7 @@ from llmfit_core.events import Event
 if TYPE_CHECKING:
     from llmfit_core.architecture import Graph
     from llmfit_core.model import Model
+    from llmfit_core.rope import Rope
 
 
 MAX_LAYERS, MAX_EXPERTS = 512, 1024
@@ -57,7 +58,7 @@ def obstacle(model: Model, graph: Graph) -> str | None:
     kind = model.rope.type
     if kind not in graph.rope:
         return f"the rope type is {kind}, which this graph does not compute"
-    custom = yarn_is_custom(model)
+    custom = yarn_is_custom(model.rope)
     if custom and not graph.rope_factors:
         return f"yarn has {custom}, which this graph does not read"
     if graph.biases is not None:
@@ -117,9 +118,8 @@ def limits(model: Model, graph: Graph) -> tuple[int | None, tuple[Event, ...]]:
     return (min(exact) if exact else None), tuple(events)
 
 
-def yarn_is_custom(model: Model) -> str:
+def yarn_is_custom(rope: Rope) -> str:
     """What of yarn's parameters no key of llama.cpp's common loader carries; empty where nothing."""
-    rope = model.rope
     if rope.type != "yarn":
         return ""
     odd = []

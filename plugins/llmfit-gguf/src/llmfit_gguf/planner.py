@@ -26,6 +26,8 @@ from llmfit_gguf.patterns import require_quick
 from llmfit_gguf.rope_keys import rope_keys
 from llmfit_gguf.settings import apply_settings, with_overrides
 from llmfit_gguf.splitting import part_kv, part_name, plan_split
+from llmfit_gguf.unsaid import ARCHITECTURE, unsaid
+from llmfit_gguf.unsaid import KEY as UNSAID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -141,6 +143,10 @@ def _keys(
         keys["llmfit.source.revision"] = KV("string", model.checkpoint.revision)
     if exact is not None:
         keys["llmfit.exact_context"] = KV("uint32", exact)
+    keys[ARCHITECTURE] = KV("string", model.architecture.name)
+    more = unsaid(model, graph)
+    if more:
+        keys[UNSAID] = KV("string", more)
     return apply_settings(keys, recipe.metadata, model, graph)
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llmfit_core.errors import UnsupportedError
+from llmfit_core.errors import LlmfitError, UnsupportedError
 from llmfit_core.readers.gguf import GgufFile, tensor_of
-from llmfit_core.rope import Rope, llama3_factors, yarn_mscale
+from llmfit_core.rope import Rope, llama3_factors, read_rope, yarn_mscale
 from llmfit_core.tensors import read
+from llmfit_gguf.rope_keys import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def rope_config(file: GgufFile, graph: str, hparams: Mapping[str, Any]) -> dict[str, object]:
+def rope_config(
+    file: GgufFile, graph: str, hparams: Mapping[str, Any], stated: Mapping[str, Any]
+) -> dict[str, object]:
     """The config keys that give transformers the rope of this file.
 
-    A `rope_freqs` tensor is taken for llama3 scaling where it is exactly that; any other set of factors is longrope with
-    the same factors on both sides.
+    `stated`, what the file says of its rope in Hugging Face's words, is taken where its keys and factors are just what
+    that would become. Else a `rope_freqs` tensor is taken for llama3 scaling where it is exactly that; any other set of
+    factors is longrope with the same factors on both sides.
 
     Raises:
         UnsupportedError: `unknown-rope-type`.
@@ -36,7 +40,9 @@ def rope_config(file: GgufFile, graph: str, hparams: Mapping[str, Any]) -> dict[
             "unknown-rope-type", f"{graph}.rope.scaling.type is {kind}", "A newer llmfit-gguf may know it."
         )
     frequencies = _factors(file, "rope_freqs.weight")
-    if frequencies:
+    if stated and _agrees(file, hparams, stated, dims):
+        out["rope_scaling"] = dict(stated)
+    elif frequencies:
         scaling = _llama3(frequencies, float(hparams["rope.freq_base"]), dims) if attention == 1 else None
         out["rope_scaling"] = scaling or _longrope(frequencies, frequencies, attention, original)
     elif kind == "longrope":
@@ -51,6 +57,33 @@ def rope_config(file: GgufFile, graph: str, hparams: Mapping[str, Any]) -> dict[
     elif kind == "linear" and factor != 1:
         out["rope_scaling"] = {"rope_type": "linear", "factor": shortest(factor)}
     return out
+
+
+def _agrees(file: GgufFile, hparams: Mapping[str, Any], stated: Mapping[str, Any], dims: int) -> bool:
+    """Whether this rope would be written as the keys and factors that the file has."""
+    import numpy as np
+
+    context = int(hparams.get("context_length", 0))
+    try:
+        rope, _ = read_rope(stated, context=context, outer_original=None)
+        wanted = keys_of(rope, float(hparams["rope.freq_base"]), dims)
+    except LlmfitError:
+        return False
+    for key in ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor"):
+        have, want = hparams.get(key), wanted.keys[key].value if key in wanted.keys else None
+        if isinstance(have, float) and isinstance(want, float):
+            if not np.isclose(have, want, rtol=1e-6, atol=0):
+                return False
+        elif have != want:
+            return False
+    names = [n for n in file.tensors if n.startswith("rope_f")]
+    if sorted(names) != sorted(f"{role}.weight" for role in wanted.factors):
+        return False
+    for role, values in wanted.factors.items():
+        have = _factors(file, f"{role}.weight")
+        if len(have) != len(values) or not np.allclose(have, values, rtol=1e-6, atol=0):
+            return False
+    return True
 
 
 def _longrope(long: list[float], short: list[float], attention: float, original: int) -> dict[str, object]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from llmfit_core.errors import SourceError
 from llmfit_core.readers.gguf_values import KV
 from llmfit_core.roles import Role
-from llmfit_core.rope import Rope, llama3_factors, yarn_factors, yarn_mscale
+from llmfit_core.rope import llama3_factors, yarn_factors, yarn_mscale
 from llmfit_gguf.graphs import yarn_is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from llmfit_core.model import Model
+    from llmfit_core.rope import Rope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,29 +34,32 @@ class RopeKeys:
 
 
 def rope_keys(model: Model) -> RopeKeys:
-    """The keys and tensors of the model's rope.
+    """The keys and tensors of the model's rope."""
+    base = float(model.hparams["rope.freq_base"])  # type: ignore[arg-type]
+    return keys_of(model.rope, base, model.integer("rope.dimension_count"))
+
+
+def keys_of(rope: Rope, base: float, dims: int) -> RopeKeys:
+    """The keys and tensors of a rope with this base that turns `dims` dimensions of each head.
 
     llama.cpp multiplies cosine and sine by `rope.scaling.attn_factor`, and under yarn by `1 + 0.1 ln(factor)` besides;
     its `beta_fast` and `beta_slow` are fixed at 32 and 1 for most architectures. yarn with other betas is written as
     plain rope with one factor per dimension, which is the same function.
     """
-    rope: Rope = model.rope
-    base = float(model.hparams["rope.freq_base"])  # type: ignore[arg-type]
-    dims = model.integer("rope.dimension_count")
     keys: dict[str, KV] = {}
     if rope.type == "linear":
         keys["rope.scaling.type"] = KV("string", "linear")
         keys["rope.scaling.factor"] = KV("float32", rope.factor)
     elif rope.type == "llama3":
         return RopeKeys(keys={}, factors={Role.ROPE_FREQS: tuple(llama3_factors(rope, base, dims))})
-    elif rope.type == "yarn" and yarn_is_custom(model):
+    elif rope.type == "yarn" and yarn_is_custom(rope):
         keys["rope.scaling.type"] = KV("string", "none")
         if rope.attention_factor != 1:
             keys["rope.scaling.attn_factor"] = KV("float32", rope.attention_factor)
         return RopeKeys(
             keys=keys,
             factors={Role.ROPE_FREQS: tuple(yarn_factors(rope, base, dims))},
-            note=f"yarn with {yarn_is_custom(model)} is written as one rope factor per dimension",
+            note=f"yarn with {yarn_is_custom(rope)} is written as one rope factor per dimension",
         )
     elif rope.type == "yarn":
         keys["rope.scaling.type"] = KV("string", "yarn")
