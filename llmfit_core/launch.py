@@ -269,6 +269,8 @@ def _died(plan: LaunchPlan, doing: str, code: int, lines: tuple[str, ...]) -> Ll
     name = plan.runtime
     if code == 127 and lines and lines[-1].startswith(f"{plan.argv[0]}:"):
         return LaunchError("runtime-missing", f"cannot start {lines[-1]}", f"Install {name} again or mend its path.")
+    if code < 0:
+        code = 128 - code  # the guard itself was killed
     how = f"exit code {code}"
     if code > 128:
         try:

@@ -97,9 +97,10 @@ def make(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, np.ndarray
         architecture: str = "llama",
         template: str | None = TEMPLATE,
         name: str = "tiny.gguf",
+        tensors_per_file: int = 0,
     ) -> Path:
         path = tmp_path_factory.mktemp("models") / name
-        writer = gguf.GGUFWriter(str(path), architecture)
+        writer = gguf.GGUFWriter(str(path), architecture, split_max_tensors=tensors_per_file)
         a = architecture
         head = HIDDEN // HEADS
         values: dict[str, Any] = {

@@ -285,3 +285,35 @@ def test_a_page_of_another_site_may_not_read(tiny: Path) -> None:
         with opener.open(request, timeout=30) as response:
             allowed = response.headers.get("Access-Control-Allow-Origin")
     assert allowed in (None, "http://localhost")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help")
+def test_a_killed_guard_takes_the_engine_with_it(tiny: Path) -> None:
+    server = launch(LLAMACPP.plan(tiny, OPTIONS))
+    pids = [p.pid for p in psutil.Process(server.pid).children(recursive=True)]
+    assert pids
+    psutil.Process(server.pid).kill()
+    assert server.wait() == -signal.SIGKILL
+    assert gone(pids)
+    server.stop()
+
+
+def test_a_model_in_parts_with_an_odd_name(make: Make, tiny: Path) -> None:
+    first = make(name="zwei drittel é.gguf", tensors_per_file=8)
+    parts = sorted(first.parent.iterdir())
+    assert len(parts) == 3
+    whole = LLAMACPP.generate(tiny, HELLO, OPTIONS, 6, 0.0, lambda text: None).text
+    for path in (parts[0], parts[1], first.parent):
+        assert LLAMACPP.generate(path, HELLO, OPTIONS, 6, 0.0, lambda text: None).text == whole
+    assert LLAMACPP.tokenize(parts[2], ["Hello"], True) == LLAMACPP.tokenize(tiny, ["Hello"], True)
+    parts[2].unlink()
+    with pytest.raises(SourceError, match="missing-shard"):
+        LLAMACPP.plan(parts[0], OPTIONS)
+
+
+@pytest.mark.parametrize("host", ["localhost", "0.0.0.0", "::1"])
+def test_other_addresses_of_this_machine(tiny: Path, host: str) -> None:
+    if host == "::1" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("no IPv6 here")
+    with launch(LLAMACPP.plan(tiny, LaunchOptions(host=host, port=0, threads=1))) as server:
+        assert post(f"{server.url}/tokenize", {"content": "Hello"})["tokens"]

@@ -113,10 +113,10 @@ def _ask(stamp: tuple[str, int, int], flag: str) -> str:
 def memory_limit(need: int) -> int:
     """Bytes of data an engine may have that is expected to need `need`.
 
-    A chat template can build strings without end; llama.cpp runs it when it loads a model. The slack is for threads'
-    stacks and for what an estimate misses.
+    A chat template can build strings without end; llama.cpp runs it when it loads a model. The slack is for the
+    states of earlier prompts that a server keeps, for threads' stacks, and for what an estimate misses.
     """
-    return need + need // 4 + (2 << 30) + (os.cpu_count() or 1) * (16 << 20)
+    return 2 * need + (4 << 30) + (os.cpu_count() or 1) * (16 << 20)
 
 
 def clean_environment() -> dict[str, str]:

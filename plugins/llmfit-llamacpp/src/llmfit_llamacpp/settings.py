@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 ALL_LAYERS = 9999
 """More layers than any model has. Every version of llama.cpp reads that as all of them."""
 
+PROMPT_CACHE_MIB, CHECKPOINTS = 512, 4
+"""What a server keeps of earlier prompts: llama.cpp's 8 GiB and 32 states are no part of what a plan reckons with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -139,6 +142,8 @@ def _server_flags(s: Settings, known: frozenset[str]) -> list[str]:
         argv += ["--fit", "on" if s.gpu_layers is None and not s.exact else "off"]
     if "--cors-origins" in known and s.host in ("127.0.0.1", "localhost", "::1"):
         argv += ["--cors-origins", "localhost"]
+    argv += ["--cache-ram", "0" if s.exact else str(PROMPT_CACHE_MIB)] if "--cache-ram" in known else []
+    argv += ["--ctx-checkpoints", str(CHECKPOINTS)] if "--ctx-checkpoints" in known else []
     if "--offline" in known:
         argv.append("--offline")
     return argv

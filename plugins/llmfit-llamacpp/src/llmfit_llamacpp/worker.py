@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from llmfit_llamacpp.engine import clean_environment
-from llmfit_llamacpp.settings import ALL_LAYERS
+from llmfit_llamacpp.settings import ALL_LAYERS, CHECKPOINTS, PROMPT_CACHE_MIB
 
 KEY_VARIABLE = "LLMFIT_API_KEY"
 """Where a private engine finds the key that its one client sends."""
@@ -150,8 +150,8 @@ def _params(xllamacpp: Any, given: argparse.Namespace, key: str) -> Any:
     mode = {(False, False): "MMAP", (False, True): "MMAP_MLOCK", (True, False): "NONE", (True, True): "MLOCK"}
     name = mode[given.no_mmap, given.mlock]
     params.load_mode = getattr(xllamacpp.llama_load_mode, f"LLAMA_LOAD_MODE_{name}")
-    if given.exact:
-        params.cache_ram_mib = 0
+    params.cache_ram_mib = 0 if given.exact else PROMPT_CACHE_MIB
+    params.n_ctx_checkpoints = CHECKPOINTS
     return params
 
 
