@@ -13,8 +13,6 @@ array of shape `[b - a, K]`.
 from __future__ import annotations
 
 import math
-import mmap
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,23 +60,31 @@ def element_count(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def map_bytes(path: str, offset: int, length: int) -> memoryview:
-    """Map `length` bytes of `path` at `offset`; the mapping ends with the last view of it.
+def read_bytes(path: str, offset: int, length: int) -> memoryview:
+    """Read `length` bytes of `path` at `offset`.
 
-    The file's size is checked first, because touching a page past its end would kill the process.
+    The file is read and not mapped, because a file that is cut while it is mapped kills the process.
+
+    Raises:
+        SourceError: `truncated-file`, `unreadable-source`.
     """
-    if length == 0:
-        return memoryview(b"")
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < offset + length:
-            raise SourceError(
-                "truncated-file",
-                f"{path} ends before byte {offset + length}",
-                "Fetch the file again; it was cut short.",
-            )
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        window = mmap.mmap(file.fileno(), offset - start + length, access=mmap.ACCESS_READ, offset=start)
-    return memoryview(window)[offset - start :]
+    import numpy as np
+
+    buffer = memoryview(np.empty(length, np.uint8)).cast("B")  # not zeroed first, unlike bytearray
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(offset)
+            at = 0
+            while at < length:
+                count = file.readinto(buffer[at:])
+                if not count:
+                    raise SourceError(
+                        "truncated-file", f"{path} ends before byte {offset + length}", "Fetch the file again; it was cut short."
+                    )
+                at += count
+    except OSError as error:
+        raise SourceError("unreadable-source", f"{path}: {error.strerror}", "Check the file, or fetch it again.") from error
+    return buffer
 
 
 @dataclass(frozen=True)
@@ -98,12 +104,12 @@ class Stored:
     dtype: str
 
     def rows(self, start: int, stop: int) -> Array:
-        """Rows as a read-only view of a mapped window of the file."""
+        """Rows as a view of what was read."""
         import numpy as np
 
         width = self.shape[-1] if self.shape else 1
         step = width * DTYPES[self.dtype].size
-        view = map_bytes(self.path, self.offset + start * step, (stop - start) * step)
+        view = read_bytes(self.path, self.offset + start * step, (stop - start) * step)
         return np.frombuffer(view, dtype=numpy_dtype(self.dtype)).reshape(stop - start, width)
 
     def files(self) -> tuple[str, ...]:

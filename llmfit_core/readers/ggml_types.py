@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmfit_core.dtypes import DTYPES
-from llmfit_core.tensors import map_bytes
+from llmfit_core.tensors import read_bytes
 
 if TYPE_CHECKING:
     from llmfit_core.tensors import Array
@@ -108,7 +108,7 @@ class Blocked:
         import numpy as np
 
         width = self.row_bytes
-        view = map_bytes(self.path, self.offset + start * width, (stop - start) * width)
+        view = read_bytes(self.path, self.offset + start * width, (stop - start) * width)
         return np.frombuffer(view, dtype=np.uint8).reshape(stop - start, width)
 
     def files(self) -> tuple[str, ...]:
