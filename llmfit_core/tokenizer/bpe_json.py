@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
@@ -30,11 +31,15 @@ def read_merges(value: object, vocab: Mapping[str, object], where: str = _FILE) 
     for rank, item in enumerate(value):
         pair = item.split(" ") if isinstance(item, str) else item
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], str)):
-            raise SourceError("bad-tokenizer", f"{where}: merge {rank} is no pair: {ascii(item)[:60]}", "Get the file anew.")
+            raise SourceError(
+                "bad-tokenizer", f"{where}: merge {rank} is no pair: {ascii(item)[:60]}", "Get the file anew."
+            )
         left, right = pair
         if left not in vocab or right not in vocab or left + right not in vocab:
             raise SourceError(
-                "bad-tokenizer", f"{where}: merge {rank} ({ascii(left)[:40]} {ascii(right)[:40]}) is of no tokens", "Get the file anew."
+                "bad-tokenizer",
+                f"{where}: merge {rank} ({ascii(left)[:40]} {ascii(right)[:40]}) is of no tokens",
+                "Get the file anew.",
             )
         pairs.append((left, right))
     if len(set(pairs)) != len(pairs):
@@ -59,16 +64,20 @@ def refuse_oddities(model: Mapping[str, object]) -> list[Event]:
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             raise UnsupportedError(
-                "unsupported-bpe", f"{_FILE}: the BPE model has a {key} ({model[key]!r}), which llama.cpp lacks", "Such a tokenizer has no GGUF form."
+                "unsupported-bpe",
+                f"{_FILE}: the BPE model has a {key} ({model[key]!r}), which llama.cpp lacks",
+                "Such a tokenizer has no GGUF form.",
             )
     if model.get("dropout"):
-        return [Event(code="bpe-dropout", message="the tokenizer drops merges at random; llama.cpp never does", subject=_FILE)]
+        return [
+            Event(
+                code="bpe-dropout", message="the tokenizer drops merges at random; llama.cpp never does", subject=_FILE
+            )
+        ]
     return []
 
 
-def read_byte_level(
-    data: Mapping[str, object], added: list[Added], *, model_type: str, pre: str | None
-) -> Draft:
+def read_byte_level(data: Mapping[str, object], added: list[Added], *, model_type: str, pre: str | None) -> Draft:
     """A `gpt2` vocabulary from a parsed `tokenizer.json`.
 
     Raises:
@@ -80,12 +89,18 @@ def read_byte_level(
     pieces.events += refuse_oddities(model)
     vocab = object_at(model, "vocab", _FILE)
     pairs = read_merges(model.get("merges"), vocab)
-    merges = tuple(f"{a} {b}" for a, b in pairs if " " not in a and " " not in b)  # A raw space is no byte letter: unreachable.
+    merges = tuple(
+        f"{a} {b}" for a, b in pairs if " " not in a and " " not in b
+    )  # A raw space is no byte letter: unreachable.
     lay_added(pieces, added, _FILE, escaped=False, base=len(vocab))
     pieces.events += flag_events(added, _FILE)
     rules = normalizers.read_normalizer(data.get("normalizer"))
     others = [o for o in rules.others if o != "ByteLevel"]
-    others += [w for w, on in (("Prepend", rules.prefix), ("Replace", rules.escape or rules.squeeze), ("Strip", rules.strip)) if on]
+    others += [
+        w
+        for w, on in (("Prepend", rules.prefix), ("Replace", rules.escape or rules.squeeze), ("Strip", rules.strip))
+        if on
+    ]
     others += ["Precompiled"] if rules.charsmap else []
     pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(others, pre is not None)
     normal = [t for t, kind in zip(pieces.texts, pieces.types, strict=True) if kind == TokenType.NORMAL]
@@ -152,9 +167,10 @@ def read_spm_like(data: Mapping[str, object], added: list[Added], *, pre: str | 
         pieces.types[unk_id], pieces.scores[unk_id] = TokenType.CONTROL, ADDED_SCORE
     lay_added(pieces, added, _FILE, escaped=True, base=len(vocab))
     _score(pieces, pairs)
-    others = list(rules.others) + (["Strip"] if rules.strip else []) + (["Precompiled"] if rules.charsmap else [])
-    others += ["the shrinking of spaces"] if rules.squeeze else []
-    pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(others, pre is not None)
+    pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(rules.others, pre is not None)
+    pieces.events += normalizers.sentencepiece_events(
+        "", mapped=bool(rules.charsmap), squeezed=rules.squeeze or rules.strip, where=_FILE
+    )
     pieces.events += spaces.events(pieces) + flag_events(added, _FILE)
     require_distinct(pieces.texts, _FILE)
     return Draft(
@@ -183,7 +199,9 @@ class Spaces:
     def events(self, pieces: Pieces) -> list[Event]:
         """What of it llama.cpp does otherwise; raises `UnsupportedError` for cuts that tokens cross."""
         normal = [t for t, k in zip(pieces.texts, pieces.types, strict=True) if k == TokenType.NORMAL]
-        if self.digits and any(len(t.lstrip(_SPACE)) + t.startswith(_SPACE) > 1 and any(c.isnumeric() for c in t) for t in normal):
+        if self.digits and any(
+            len(t.lstrip(_SPACE)) + t.startswith(_SPACE) > 1 and any(c.isnumeric() for c in t) for t in normal
+        ):
             self.others.append("Digits")
         if self.split and any(_SPACE in t[1:] for t in normal):
             self.others.append("a Metaspace that splits, with tokens across words")
@@ -270,7 +288,7 @@ def _score(pieces: Pieces, pairs: list[tuple[str, str]]) -> None:
     for rank, (left, right) in enumerate(pairs):
         first.setdefault(left + right, rank)
     ranks = [first[pieces.texts[i]] for i in normal if pieces.texts[i] in first]
-    in_order = all(a < b for a, b in zip(ranks, ranks[1:], strict=False))
+    in_order = all(a < b for a, b in itertools.pairwise(ranks))
     ordered = normal if in_order else sorted(normal, key=lambda i: (first.get(pieces.texts[i], len(pairs)), i))
     for place, token in enumerate(ordered):
         pieces.scores[token] = -float(place)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from llmfit_core.tokenizer.pieces import Pieces
+if TYPE_CHECKING:
+    from llmfit_core.tokenizer.pieces import Pieces
 
 
 @dataclass

@@ -37,9 +37,13 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
     model = kv.get("tokenizer.ggml.model")
     if model not in _MODELS:
         if "tokenizer.ggml.tokens" not in kv:
-            raise SourceError("no-tokenizer", "the GGUF file has no tokenizer.ggml.tokens", "Take a file with its vocabulary.")
+            raise SourceError(
+                "no-tokenizer", "the GGUF file has no tokenizer.ggml.tokens", "Take a file with its vocabulary."
+            )
         raise UnsupportedError(
-            "unsupported-tokenizer", f"tokenizer.ggml.model is {ascii(model)[:40]}; {', '.join(_MODELS)} are read", "Use another file."
+            "unsupported-tokenizer",
+            f"tokenizer.ggml.model is {ascii(model)[:40]}; {', '.join(_MODELS)} are read",
+            "Use another file.",
         )
     tokens = _texts(kv, "tokenizer.ggml.tokens")
     types = _numbers(kv, "tokenizer.ggml.token_type", len(tokens)) or (int(TokenType.NORMAL),) * len(tokens)
@@ -64,7 +68,7 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
         tokens=tokens,
         types=types,
         scores=scores,
-        merges=_texts(kv, "tokenizer.ggml.merges") if model == "gpt2" else (),
+        merges=_texts(kv, "tokenizer.ggml.merges", empty=True) if model == "gpt2" else (),
         specials=specials,
         stops=tuple(dict.fromkeys(ends)),
         add_bos=_flag(kv, "add_bos_token", bos) and "bos" in specials,
@@ -82,7 +86,9 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
 def _ends_by_text(tokens: tuple[str, ...], types: tuple[int, ...]) -> list[int]:
     """Control tokens that end a text in llama.cpp for what they are called, its exceptions included."""
     found = {t: i for i, t in enumerate(tokens) if t in END_TEXTS and types[i] == TokenType.CONTROL}
-    if ("<|call|>" in found and "<|return|>" in found) or (("<|call|>" in found or "<|calls|>" in found) and "<|flush|>" in found):
+    if ("<|call|>" in found and "<|return|>" in found) or (
+        ("<|call|>" in found or "<|calls|>" in found) and "<|flush|>" in found
+    ):
         found.pop("<|end|>", None)
     if "<|tool_response>" in found:
         found.pop("</s>", None)
@@ -116,9 +122,9 @@ def _sequence(kv: Mapping[str, object], key: str) -> list[Any]:
     return list(value)
 
 
-def _texts(kv: Mapping[str, object], key: str) -> tuple[str, ...]:
+def _texts(kv: Mapping[str, object], key: str, *, empty: bool = False) -> tuple[str, ...]:
     values = _sequence(kv, key)
-    if not values:
+    if key not in kv or not (values or empty):
         raise _bad(key, "missing or empty")
     if not all(isinstance(v, str) for v in values):
         raise _bad(key, "holds something that is no text")

@@ -25,9 +25,7 @@ QWEN2 = rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_REST}"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _LEAD = r"[^\r\n\p{L}\p{N}]?"
 _SLASHED = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-GPT4O = (
-    rf"{_LEAD}{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_LEAD}{_UPPER}+{_LOWER}*{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SLASHED}"
-)
+GPT4O = rf"{_LEAD}{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_LEAD}{_UPPER}+{_LOWER}*{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SLASHED}"
 TEKKEN = rf"{_LEAD}{_UPPER}*{_LOWER}+|{_LEAD}{_UPPER}+{_LOWER}*|\p{{N}}|{_SLASHED}"
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _DEEPSEEK3 = (
@@ -96,9 +94,7 @@ class Known:
     differs_on: Callable[[str], bool] | None = None
 
 
-_CASE = (
-    "llama.cpp tells upper from lower case only in ASCII and cuts words at combining marks (Hindi, Thai, decomposed accents)"
-)
+_CASE = "llama.cpp tells upper from lower case only in ASCII and cuts words at combining marks (Hindi, Thai, decomposed accents)"
 _SPACES = "llama.cpp takes the spaces from U+2000 to U+3000 out of the ranges of CJK characters and marks"
 
 KNOWN: tuple[Known, ...] = (

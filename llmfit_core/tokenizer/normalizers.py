@@ -50,7 +50,9 @@ def read_normalizer(node: object) -> Normalizer:
         elif kind == "Replace":
             _replace(part, found)
         elif kind == "Strip":
-            found.strip = bool(part.get("strip_left") or part.get("left") or part.get("strip_right") or part.get("right"))
+            found.strip = bool(
+                part.get("strip_left") or part.get("left") or part.get("strip_right") or part.get("right")
+            )
         elif kind == "Precompiled":
             found.charsmap = _charsmap(part.get("precompiled_charsmap"))
         else:
@@ -76,7 +78,9 @@ def _charsmap(value: object) -> bytes:
     try:
         return base64.b64decode(str(value), validate=True)
     except (binascii.Error, ValueError):
-        raise SourceError("bad-tokenizer", "tokenizer.json: precompiled_charsmap is no base64", "Get the file anew.") from None
+        raise SourceError(
+            "bad-tokenizer", "tokenizer.json: precompiled_charsmap is no base64", "Get the file anew."
+        ) from None
 
 
 def form_events(form: str) -> list[Event]:
@@ -93,6 +97,36 @@ def form_events(form: str) -> list[Event]:
     ]
 
 
+def sentencepiece_events(name: str, *, mapped: bool, squeezed: bool, where: str) -> list[Event]:
+    """Events for SentencePiece's normalization under a BPE model, which llama.cpp gives none.
+
+    Args:
+        name: The rule's name, where known.
+        mapped: Whether characters are mapped (`nmt_nfkc` and the like).
+        squeezed: Whether runs of spaces shrink or ends are trimmed.
+        where: The file.
+    """
+    events: list[Event] = []
+    if mapped:
+        by = name or "a map of characters"
+        events.append(
+            Event(
+                code="normalizer-map",
+                message=f"the tokenizer normalizes text by {by}, llama.cpp does not",
+                subject=where,
+            )
+        )
+    if squeezed:
+        events.append(
+            Event(
+                code="normalizer-spaces",
+                message="the tokenizer shrinks runs of spaces or trims text, llama.cpp does not",
+                subject=where,
+            )
+        )
+    return events
+
+
 def refuse_others(others: list[str], overridden: bool) -> list[Event]:
     """Raise `UnsupportedError` for normalizer steps that change ordinary text, or events under an override."""
     if others and not overridden:
@@ -102,5 +136,6 @@ def refuse_others(others: list[str], overridden: bool) -> list[Event]:
             "Ids of ordinary text would differ; if you know that they do not, name the pre-tokenizer with --pre.",
         )
     return [
-        Event(code="normalizer", message=f"llama.cpp leaves out the normalizer's {step}", subject="tokenizer.json") for step in others
+        Event(code="normalizer", message=f"llama.cpp leaves out the normalizer's {step}", subject="tokenizer.json")
+        for step in others
     ]

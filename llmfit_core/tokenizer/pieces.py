@@ -69,7 +69,9 @@ def from_ids(vocab: object, where: str) -> Pieces:
     top = -1
     for text, token in vocab.items():
         if not isinstance(token, int) or isinstance(token, bool) or token < 0:
-            raise SourceError("token-ids", f"{where}: the id of {_shown(text)} is {_shown(token)}", "Get the file anew.")
+            raise SourceError(
+                "token-ids", f"{where}: the id of {_shown(text)} is {_shown(token)}", "Get the file anew."
+            )
         top = max(top, token)
     if top >= _MAX_ID or top + 1 - len(vocab) > max(_MAX_GAPS, len(vocab)):
         raise SourceError(
@@ -79,7 +81,9 @@ def from_ids(vocab: object, where: str) -> Pieces:
     for text, token in vocab.items():
         if slots[token] is not None:
             raise SourceError(
-                "token-ids", f"{where}: id {token} belongs to {_shown(slots[token])} and to {_shown(text)}", "Get the file anew."
+                "token-ids",
+                f"{where}: id {token} belongs to {_shown(slots[token])} and to {_shown(text)}",
+                "Get the file anew.",
             )
         slots[token] = text
     pieces = Pieces()
@@ -127,9 +131,7 @@ def parse_added(value: object, where: str, token: int | None = None) -> Added:
     )
 
 
-def lay_added(
-    pieces: Pieces, tokens: Iterable[Added], where: str, *, escaped: bool, base: int | None = None
-) -> None:
+def lay_added(pieces: Pieces, tokens: Iterable[Added], where: str, *, escaped: bool, base: int | None = None) -> None:
     """Mark or append added tokens.
 
     Args:
@@ -152,13 +154,17 @@ def lay_added(
     for token in tokens:
         shown = _shown(token.content)
         if token.id is not None and not 0 <= token.id < _MAX_ID:
-            raise SourceError("token-ids", f"{where}: the id of added token {shown} is {_shown(token.id)}", "Get the file anew.")
+            raise SourceError(
+                "token-ids", f"{where}: the id of added token {shown} is {_shown(token.id)}", "Get the file anew."
+            )
         at = known.get(token.content)
         if at is None and base is not None:
             at = max(base, top + 1)
             if at < len(pieces.texts) and pieces.types[at] != TokenType.UNUSED:
                 raise SourceError(
-                    "token-ids", f"{where}: added token {shown} falls on id {at} of {_shown(pieces.texts[at])}", "Get the file anew."
+                    "token-ids",
+                    f"{where}: added token {shown} falls on id {at} of {_shown(pieces.texts[at])}",
+                    "Get the file anew.",
                 )
         elif base is None and token.id is not None and at != token.id:
             if at is not None:
@@ -170,7 +176,9 @@ def lay_added(
         elif at is None:
             at = max(len(pieces.texts), top + 1)
         if at - len(pieces.texts) > _MAX_GAPS:
-            raise SourceError("token-ids", f"{where}: added token {shown} leaves a gap up to id {at}", "Get the file anew.")
+            raise SourceError(
+                "token-ids", f"{where}: added token {shown} leaves a gap up to id {at}", "Get the file anew."
+            )
         while len(pieces.texts) <= at:
             pieces.texts.append(pad_name(len(pieces.texts), known))
             pieces.types.append(TokenType.UNUSED)
@@ -248,7 +256,9 @@ def require_distinct(texts: list[str], where: str) -> None:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise SourceError("bad-tokenizer", f"{where}: a token holds half of a surrogate pair", "Get the file anew.") from None
+        raise SourceError(
+            "bad-tokenizer", f"{where}: a token holds half of a surrogate pair", "Get the file anew."
+        ) from None
 
 
 def _shown(value: object) -> str:

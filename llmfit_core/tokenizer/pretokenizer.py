@@ -47,12 +47,16 @@ def flatten(node: object, children: str) -> Iterator[Mapping[str, object]]:
             return
         if not isinstance(item, Mapping) or not isinstance(item.get("type"), str) or depth > _MAX_DEPTH:
             raise SourceError(
-                "bad-tokenizer", f"tokenizer.json: `{children}` hold something that is no component", "Get the file anew."
+                "bad-tokenizer",
+                f"tokenizer.json: `{children}` hold something that is no component",
+                "Get the file anew.",
             )
         if item["type"] == "Sequence":
             inner = item.get(children)
             if not isinstance(inner, list):
-                raise SourceError("bad-tokenizer", f"tokenizer.json: a Sequence without `{children}`", "Get the file anew.")
+                raise SourceError(
+                    "bad-tokenizer", f"tokenizer.json: a Sequence without `{children}`", "Get the file anew."
+                )
             for child in inner:
                 yield from walk(child, depth + 1)
         else:
@@ -140,7 +144,12 @@ def recognise(
     if same_flag:
         liked = [n for row in other_flag for n in row.names if n in wanted]
         small = len(tokens) < 10_000  # Proving it for a large vocabulary takes seconds, for a name that behaves alike.
-        if liked and small and not any(n in wanted for row in same_flag for n in row.names) and not unmergeable(tokens, merges):
+        if (
+            liked
+            and small
+            and not any(n in wanted for row in same_flag for n in row.names)
+            and not unmergeable(tokens, merges)
+        ):
             return _named(other_flag[0], liked[0])
         names = [n for row in same_flag for n in row.names]
         name = next((n for n in wanted if n in names), names[0])
@@ -171,7 +180,9 @@ def unmergeable(tokens: Sequence[str], merges: Sequence[str]) -> list[str]:
 def _named(row: known.Known, name: str) -> tuple[str, tuple[Event, ...]]:
     if not row.differs:
         return name, ()
-    event = Event(code="pretokenizer-differs", message=f"{name}: {row.differs}", severity="bound", subject="tokenizer.ggml.pre")
+    event = Event(
+        code="pretokenizer-differs", message=f"{name}: {row.differs}", severity="bound", subject="tokenizer.ggml.pre"
+    )
     return name, (event,)
 
 
@@ -206,10 +217,14 @@ def _overridden(
     if name not in known.all_names():
         near = difflib.get_close_matches(name, known.all_names(), n=4, cutoff=0.3)
         raise UnsupportedError(
-            "unknown-pretokenizer", f"llama.cpp has no pre-tokenizer {name!r}", f"Use --pre with a name like {', '.join(near) or 'gpt-2'}."
+            "unknown-pretokenizer",
+            f"llama.cpp has no pre-tokenizer {name!r}",
+            f"Use --pre with a name like {', '.join(near) or 'gpt-2'}.",
         )
     try:
-        found, events = recognise(structure, ignore_merges=ignore_merges, tokens=tokens, merges=merges, model_type=model_type)
+        found, events = recognise(
+            structure, ignore_merges=ignore_merges, tokens=tokens, merges=merges, model_type=model_type
+        )
     except UnsupportedError:
         found, events = "", ()
     row = known.row_of(name)
@@ -247,7 +262,9 @@ def _explain(structure: Structure) -> tuple[str, str]:
 
 def _first_difference(mine: list[str], theirs: list[str]) -> str:
     if len(mine) != len(theirs):
-        return f"{len(mine)} steps here ({_short(' ; '.join(mine))}), {len(theirs)} there ({_short(' ; '.join(theirs))})"
+        return (
+            f"{len(mine)} steps here ({_short(' ; '.join(mine))}), {len(theirs)} there ({_short(' ; '.join(theirs))})"
+        )
     for a, b in zip(mine, theirs, strict=True):
         if a != b:
             here, there = a.split("|"), b.split("|")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def proof_texts(vocab: Vocab, limit: int = 24) -> tuple[str, ...]:
         if token.isalnum():
             texts.append(f"un{token}ed {token.upper()} {token.lower()} {token}s '{token}'")
     if len(picked) > 1:
-        texts.append("\n".join(f"{a}user text{b} 12 {a}" for a, b in zip(picked, picked[1:], strict=False)))
+        texts.append("\n".join(f"{a}user text{b} 12 {a}" for a, b in itertools.pairwise(picked)))
     return tuple(texts)
 
 
@@ -117,7 +118,9 @@ def reference_ids(side: Mapping[str, Path], texts: Sequence[str], *, add_special
         return _by_tokenizers(side, texts, add_special)
     if "tokenizer.model" in side and not add_special:
         return _by_sentencepiece(side, texts)
-    raise UnsupportedError("no-judge", "no library reads this tokenizer to compare with", "Add the model's tokenizer.json.")
+    raise UnsupportedError(
+        "no-judge", "no library reads this tokenizer to compare with", "Add the model's tokenizer.json."
+    )
 
 
 def _by_tokenizers(side: Mapping[str, Path], texts: Sequence[str], add_special: bool) -> list[list[int]]:
@@ -128,7 +131,9 @@ def _by_tokenizers(side: Mapping[str, Path], texts: Sequence[str], add_special: 
     try:
         judge = tokenizers.Tokenizer.from_file(str(side["tokenizer.json"]))
     except Exception as error:
-        raise SourceError("bad-tokenizer", f"tokenizer.json: tokenizers does not load it: {error}", "Get the file anew.") from None
+        raise SourceError(
+            "bad-tokenizer", f"tokenizer.json: tokenizers does not load it: {error}", "Get the file anew."
+        ) from None
     judge.no_truncation()
     judge.no_padding()
     names = named_tokens(read_object(side, "tokenizer_config.json"), read_object(side, "special_tokens_map.json"))
@@ -143,13 +148,18 @@ def _by_sentencepiece(side: Mapping[str, Path], texts: Sequence[str]) -> list[li
     judge = sentencepiece.SentencePieceProcessor(model_file=str(side["tokenizer.model"]))
     vocab = read_vocab({k: v for k, v in side.items() if "template" not in k}, {})
     special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-    own = {i for i in range(judge.vocab_size()) if judge.IdToPiece(i) == vocab.tokens[i]}
+    own = {i for i in range(judge.vocab_size()) if judge.IdToPiece(i).replace("\u2581", " ") == vocab.tokens[i]}
     cut = {
         t: i
         for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True))
-        if k in special and not (k == TokenType.USER_DEFINED and i in own)  # The library knows its own user-defined pieces.
+        if k in special
+        and not (k == TokenType.USER_DEFINED and i in own)  # The library knows its own user-defined pieces.
     }
-    pattern = re.compile("(" + "|".join(re.escape(t) for t in sorted(cut, key=lambda t: -len(t.encode()))) + ")") if cut else None
+    pattern = (
+        re.compile("(" + "|".join(re.escape(t) for t in sorted(cut, key=lambda t: -len(t.encode()))) + ")")
+        if cut
+        else None
+    )
     out: list[list[int]] = []
     for text in texts:
         ids: list[int] = []

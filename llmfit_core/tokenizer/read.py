@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.tokenizer import known
 from llmfit_core.tokenizer.bpe_json import is_byte_level, read_byte_level, read_spm_like
-from llmfit_core.tokenizer.draft import Draft
 from llmfit_core.tokenizer.pieces import Added, lay_added, parse_added, require_distinct
 from llmfit_core.tokenizer.sentencepiece_model import SentencePieceModel, parse_model
 from llmfit_core.tokenizer.sources import object_at, read_bytes, read_object, read_text
@@ -18,6 +18,9 @@ from llmfit_core.tokenizer.specials import gather, named_tokens, template_of
 from llmfit_core.tokenizer.templates import read_templates
 from llmfit_core.tokenizer.unigram import read_sentencepiece, read_unigram
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
+
+if TYPE_CHECKING:
+    from llmfit_core.tokenizer.draft import Draft
 
 _SLOW_STRUCTURES: dict[str, tuple[str, str]] = {
     "GPT2Tokenizer": (known.GPT2, ""),
@@ -119,6 +122,13 @@ def _read_draft(
         return draft, False
     if "vocab.json" in side and "merges.txt" in side:
         return _from_vocab_and_merges(side, settings, further, names, model_type, pre), False
+    foreign = [n for n in side if n in ("tekken.json", "tiktoken.model", "vocab.txt") or n.endswith(".tiktoken")]
+    if foreign:
+        raise UnsupportedError(
+            "unsupported-tokenizer",
+            f"the folder's only tokenizer is {sorted(foreign)[0]}, a format that is not read",
+            "Add the model's tokenizer.json.",
+        )
     raise SourceError(
         "no-tokenizer",
         "the folder has no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt",
@@ -128,11 +138,15 @@ def _read_draft(
 
 def _no_choice(pre: str | None) -> UnsupportedError:
     return UnsupportedError(
-        "unknown-pretokenizer", f"--pre {pre}: this SentencePiece-like tokenizer has no pre-tokenizer to choose", "Leave out --pre."
+        "unknown-pretokenizer",
+        f"--pre {pre}: this SentencePiece-like tokenizer has no pre-tokenizer to choose",
+        "Leave out --pre.",
     )
 
 
-def _from_json(side: Mapping[str, Path], further: list[Added], names: Mapping[str, str], model_type: str, pre: str | None) -> Draft:
+def _from_json(
+    side: Mapping[str, Path], further: list[Added], names: Mapping[str, str], model_type: str, pre: str | None
+) -> Draft:
     data = read_object(side, "tokenizer.json")
     model = object_at(data, "model", "tokenizer.json")
     listed = data.get("added_tokens") or []
@@ -150,7 +164,9 @@ def _from_json(side: Mapping[str, Path], further: list[Added], names: Mapping[st
         draft = read_unigram(data, added, pre=pre)
     else:
         raise UnsupportedError(
-            "unsupported-tokenizer", f"tokenizer.json: a {kind} model; BPE and Unigram are supported", "Use a model with another tokenizer."
+            "unsupported-tokenizer",
+            f"tokenizer.json: a {kind} model; BPE and Unigram are supported",
+            "Use a model with another tokenizer.",
         )
     have = {token.content for token in added}
     lay_added(
@@ -177,14 +193,19 @@ def _kind(model: Mapping[str, object]) -> str:
 
 
 def _further_added(
-    side: Mapping[str, Path], settings: Mapping[str, object], special_map: Mapping[str, object], names: Mapping[str, str]
+    side: Mapping[str, Path],
+    settings: Mapping[str, object],
+    special_map: Mapping[str, object],
+    names: Mapping[str, str],
 ) -> list[Added]:
     """Added tokens of the files beside `tokenizer.json`, by text; `added_tokens_decoder` knows their flags."""
     special = set(names.values())
     for source in (settings, special_map):
         for key in ("additional_special_tokens", "extra_special_tokens"):
             value = source.get(key)
-            for item in value if isinstance(value, list) else list(value.values()) if isinstance(value, Mapping) else []:
+            for item in (
+                value if isinstance(value, list) else list(value.values()) if isinstance(value, Mapping) else []
+            ):
                 content = item.get("content") if isinstance(item, Mapping) else item
                 if isinstance(content, str):
                     special.add(content)
@@ -194,7 +215,11 @@ def _further_added(
         found[content] = parse_added(entry, "added_tokens.json")
     for key, item in object_at(settings, "added_tokens_decoder", "tokenizer_config.json").items():
         if not key.isdecimal() or len(key) > 9:
-            raise SourceError("token-ids", f"tokenizer_config.json: {ascii(key)[:40]} is no id of an added token", "Get the file anew.")
+            raise SourceError(
+                "token-ids",
+                f"tokenizer_config.json: {ascii(key)[:40]} is no id of an added token",
+                "Get the file anew.",
+            )
         token = parse_added(item, "tokenizer_config.json", int(key))
         found[token.content] = token
     return sorted(found.values(), key=lambda t: -1 if t.id is None else t.id)
@@ -215,7 +240,9 @@ def _sentencepiece(path: Path) -> SentencePieceModel:
     data = read_bytes(path)
     if re.match(rb"[A-Za-z0-9+/=]+ \d+\r?\n", data[:200]):
         raise UnsupportedError(
-            "unsupported-tokenizer", f"{path.name}: a tiktoken vocabulary, not SentencePiece's", "Add the model's tokenizer.json."
+            "unsupported-tokenizer",
+            f"{path.name}: a tiktoken vocabulary, not SentencePiece's",
+            "Add the model's tokenizer.json.",
         )
     return parse_model(data, "tokenizer.model")
 
@@ -226,7 +253,11 @@ def _compare(draft: Draft, path: Path) -> None:
         model = _sentencepiece(path)
     except (SourceError, UnsupportedError) as error:
         draft.pieces.events.append(
-            Event(code="tokenizers-disagree", message=f"tokenizer.model is left aside: {error.cause}", subject="tokenizer.model")
+            Event(
+                code="tokenizers-disagree",
+                message=f"tokenizer.model is left aside: {error.cause}",
+                subject="tokenizer.model",
+            )
         )
         return
     pieces = draft.pieces
@@ -243,7 +274,9 @@ def _compare(draft: Draft, path: Path) -> None:
                 pieces.scores[i] = model.scores[i]
             if model.add_dummy_prefix == draft.add_space_prefix:
                 return
-            difference = f"the leading space (add_dummy_prefix {str(model.add_dummy_prefix).lower()} in tokenizer.model)"
+            difference = (
+                f"the leading space (add_dummy_prefix {str(model.add_dummy_prefix).lower()} in tokenizer.model)"
+            )
         else:
             difference = "the order in which pieces join"
     pieces.events.append(
@@ -256,16 +289,27 @@ def _compare(draft: Draft, path: Path) -> None:
 
 
 def _from_vocab_and_merges(
-    side: Mapping[str, Path], settings: Mapping[str, object], further: list[Added], names: Mapping[str, str], model_type: str, pre: str | None
+    side: Mapping[str, Path],
+    settings: Mapping[str, object],
+    further: list[Added],
+    names: Mapping[str, str],
+    model_type: str,
+    pre: str | None,
 ) -> Draft:
     """A GPT-2 style pair of files, its structure that of the transformers class which `tokenizer_config.json` names."""
-    lines = [line for line in read_text(side["merges.txt"]).split("\n") if line.strip() and not line.startswith("#version")]
+    lines = [
+        line for line in read_text(side["merges.txt"]).split("\n") if line.strip() and not line.startswith("#version")
+    ]
     kind = str(settings.get("tokenizer_class") or "").removesuffix("Fast")
     step, form = _SLOW_STRUCTURES.get(kind, (known.GPT2, ""))
     split = {"type": "Split", "pattern": {"Regex": step}, "behavior": "Isolated", "invert": False}
     level = {"type": "ByteLevel", "add_prefix_space": bool(settings.get("add_prefix_space", False)), "use_regex": False}
     data = {
-        "model": {"type": "BPE", "vocab": read_object(side, "vocab.json"), "merges": [line.rstrip("\r") for line in lines]},
+        "model": {
+            "type": "BPE",
+            "vocab": read_object(side, "vocab.json"),
+            "merges": [line.rstrip("\r") for line in lines],
+        },
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
         "normalizer": {"type": form} if form else None,
     }

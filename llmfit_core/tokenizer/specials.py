@@ -92,7 +92,13 @@ def template_of(post_processor: object, ids: Mapping[str, int]) -> Template | No
 
 
 def _pair_id(pair: object, ids: Mapping[str, int]) -> tuple[int, ...]:
-    if isinstance(pair, Sequence) and not isinstance(pair, str) and pair and isinstance(pair[0], str) and pair[0] in ids:
+    if (
+        isinstance(pair, Sequence)
+        and not isinstance(pair, str)
+        and pair
+        and isinstance(pair[0], str)
+        and pair[0] in ids
+    ):
         return (ids[pair[0]],)
     return ()
 
@@ -188,7 +194,11 @@ def gather(
     _assign_ends(found, stops, tokens)
     if not stops:
         found.events.append(
-            Event(code="no-eos", message="no file says which token ends a text; generation ends only at its limit", subject="eos_token")
+            Event(
+                code="no-eos",
+                message="no file says which token ends a text; generation ends only at its limit",
+                subject="eos_token",
+            )
         )
     order = ("bos", "eos", "eot", "eom", "unk", "sep", "pad", "mask")
     return Specials(

@@ -64,7 +64,11 @@ def read_templates(
         if problem:
             which = "chat template" if name == "default" else f"chat template {name!r}"
             events.append(
-                Event(code="chat-template-broken", message=f"{source}: the {which} does not compile and is left out: {problem}", subject=source)
+                Event(
+                    code="chat-template-broken",
+                    message=f"{source}: the {which} does not compile and is left out: {problem}",
+                    subject=source,
+                )
             )
             del found[name]
     default = found.pop("default", None)
@@ -86,7 +90,9 @@ def _named(value: object, where: str, events: list[Event]) -> dict[str, str]:
         if len(named) == len(value):
             return named
     if value is not None:
-        events.append(Event(code="chat-template-broken", message=f"{where}: chat_template is no template", subject=where))
+        events.append(
+            Event(code="chat-template-broken", message=f"{where}: chat_template is no template", subject=where)
+        )
     return {}
 
 
@@ -162,5 +168,7 @@ def _run(jobs: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
 
 def _failed(why: str) -> SourceError:
     return SourceError(
-        "chat-template-failed", f"the chat template fails on these messages: {why}", "Change the messages or give another template."
+        "chat-template-failed",
+        f"the chat template fails on these messages: {why}",
+        "Change the messages or give another template.",
     )

@@ -9,9 +9,7 @@ from typing import Literal
 from llmfit_core.tokenizer.known import NORMALIZED_NFC
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
 
-KVType = Literal[
-    "string", "bool", "uint32", "array[string]", "array[float32]", "array[int32]", "array[uint8]"
-]
+KVType = Literal["string", "bool", "uint32", "array[string]", "array[float32]", "array[int32]", "array[uint8]"]
 
 SPECIAL_KEYS: dict[str, str] = {
     "bos": "tokenizer.ggml.bos_token_id",
@@ -86,7 +84,9 @@ def _specials(vocab: Vocab) -> dict[str, int]:
     specials = {role: vocab.specials[role] for role in SPECIAL_KEYS if role in vocab.specials}
     if "eos" not in specials:
         control = [i for i, kind in enumerate(vocab.types) if kind == TokenType.CONTROL]
-        stand_in = next((specials[r] for r in ("eot", "pad", "bos", "unk") if r in specials), control[-1] if control else None)
+        stand_in = next(
+            (specials[r] for r in ("eot", "pad", "bos", "unk") if r in specials), control[-1] if control else None
+        )
         if stand_in is not None:
             specials["eos"] = stand_in
     return {role: specials[role] for role in SPECIAL_KEYS if role in specials}

@@ -38,7 +38,9 @@ def read_unigram(data: Mapping[str, object], added: list[Added], *, pre: str | N
     model = object_at(data, "model", _FILE)
     vocab = model.get("vocab")
     if not isinstance(vocab, list) or not vocab:
-        raise SourceError("bad-tokenizer", f"{_FILE}: `vocab` of a Unigram model is no list or empty", "Get the file anew.")
+        raise SourceError(
+            "bad-tokenizer", f"{_FILE}: `vocab` of a Unigram model is no list or empty", "Get the file anew."
+        )
     pieces = Pieces()
     for at, item in enumerate(vocab):
         good = isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
@@ -60,9 +62,13 @@ def read_unigram(data: Mapping[str, object], added: list[Added], *, pre: str | N
     spaces = read_spaces(data, rules)
     if not spaces.escape:
         raise UnsupportedError(
-            "unsupported-unigram", f"{_FILE}: a Unigram model that does not write spaces as U+2581", "llama.cpp has no such tokenizer."
+            "unsupported-unigram",
+            f"{_FILE}: a Unigram model that does not write spaces as U+2581",
+            "llama.cpp has no such tokenizer.",
         )
-    pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(list(rules.others), pre is not None)
+    pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(
+        list(rules.others), pre is not None
+    )
     pieces.events += spaces.events(pieces) + flag_events(added, _FILE)
     if model.get("byte_fallback"):
         pieces.events.append(_no_bytes(pieces))
@@ -92,7 +98,9 @@ def _no_bytes(pieces: Pieces) -> Event:
 
 def _no_unknown(where: str) -> UnsupportedError:
     return UnsupportedError(
-        "unsupported-unigram", f"{where}: a Unigram model without an unknown token, which llama.cpp needs", "Use another model."
+        "unsupported-unigram",
+        f"{where}: a Unigram model without an unknown token, which llama.cpp needs",
+        "Use another model.",
     )
 
 
@@ -104,31 +112,28 @@ def read_sentencepiece(model: SentencePieceModel, where: str = "tokenizer.model"
     """
     if model.kind not in (BPE, UNIGRAM):
         raise UnsupportedError(
-            "unsupported-sentencepiece", f"{where}: a SentencePiece model of kind {model.kind}; llama.cpp has BPE and Unigram", "Use another model."
+            "unsupported-sentencepiece",
+            f"{where}: a SentencePiece model of kind {model.kind}; llama.cpp has BPE and Unigram",
+            "Use another model.",
         )
     if model.whitespace_as_suffix or not model.escape_whitespaces:
         raise UnsupportedError(
-            "unsupported-sentencepiece", f"{where}: spaces behind words, or not escaped; llama.cpp has neither", "Use another model."
+            "unsupported-sentencepiece",
+            f"{where}: spaces behind words, or not escaped; llama.cpp has neither",
+            "Use another model.",
         )
     pieces = Pieces(texts=list(model.texts), types=[int(t) for t in model.types], scores=list(model.scores))
     for at, kind in enumerate(model.types):
         if kind in (CONTROL, UNKNOWN):
             pieces.types[at] = TokenType.CONTROL
             pieces.scores[at] = ADDED_SCORE
+        elif kind == USER_DEFINED:  # llama.cpp looks for these before it writes spaces as U+2581.
+            pieces.texts[at] = model.texts[at].replace("\u2581", " ")
     if model.kind == BPE:
         require_bytes(sum(k == BYTE for k in model.types), where)
-        if model.charsmap:
-            pieces.events.append(
-                Event(
-                    code="normalizer-map",
-                    message=f"the tokenizer normalizes text by {model.normalizer or 'a map of characters'}, llama.cpp does not",
-                    subject=where,
-                )
-            )
-        if model.remove_extra_whitespaces:
-            pieces.events.append(
-                Event(code="normalizer-spaces", message="the tokenizer shrinks runs of spaces and trims text, llama.cpp does not", subject=where)
-            )
+        pieces.events += normalizers.sentencepiece_events(
+            model.normalizer, mapped=bool(model.charsmap), squeezed=model.remove_extra_whitespaces, where=where
+        )
         if model.add_dummy_prefix and USER_DEFINED in model.types:
             pieces.events.append(
                 Event(

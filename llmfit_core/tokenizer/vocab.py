@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from llmfit_core.events import Event
+if TYPE_CHECKING:
+    from llmfit_core.events import Event
 
 
 class TokenType(IntEnum):

@@ -11,7 +11,14 @@ from llmfit_core.tokenizer import known
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
 
 _SPACE = "\u2581"
-_NAMED = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token", "mask": "mask_token"}
+_NAMED = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unk": "unk_token",
+    "sep": "sep_token",
+    "pad": "pad_token",
+    "mask": "mask_token",
+}
 Json = dict[str, object]
 
 
@@ -27,7 +34,11 @@ def vocab_files(vocab: Vocab) -> dict[str, bytes]:
     """
     maker = {"gpt2": _byte_level, "llama": _spm_like, "t5": _unigram}.get(vocab.model)
     if maker is None:
-        raise UnsupportedError("unsupported-tokenizer", f"a {vocab.model} vocabulary cannot be written yet", "Keep the original tokenizer files.")
+        raise UnsupportedError(
+            "unsupported-tokenizer",
+            f"a {vocab.model} vocabulary cannot be written yet",
+            "Keep the original tokenizer files.",
+        )
     tokenizer: Json = {
         "version": "1.0",
         "truncation": None,
@@ -71,7 +82,9 @@ def _added(vocab: Vocab) -> list[Json]:
     named = set(vocab.specials.values())
     out: list[Json] = []
     for token, (text, kind) in enumerate(zip(vocab.tokens, vocab.types, strict=True)):
-        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN) or (token in named and kind == TokenType.NORMAL):
+        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN) or (
+            token in named and kind == TokenType.NORMAL
+        ):
             out.append(
                 {
                     "id": token,
@@ -100,7 +113,9 @@ def _template(vocab: Vocab, otherwise: Json | None) -> Json | None:
         sequence: Json = {"Sequence": {"id": name, "type_id": kind}}
         return [*(special(t, kind) for t in front), sequence, *(special(t, kind) for t in behind)]
 
-    tokens = {vocab.tokens[t]: {"id": vocab.tokens[t], "ids": [t], "tokens": [vocab.tokens[t]]} for t in (*front, *behind)}
+    tokens = {
+        vocab.tokens[t]: {"id": vocab.tokens[t], "ids": [t], "tokens": [vocab.tokens[t]]} for t in (*front, *behind)
+    }
     return {
         "type": "TemplateProcessing",
         "single": around("A", 0),
@@ -137,7 +152,13 @@ def _byte_level(vocab: Vocab) -> Json:
     }
 
 
-_BPE: Json = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+_BPE: Json = {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+}
 
 
 def _ids(vocab: Vocab) -> dict[str, int]:

@@ -100,7 +100,14 @@ def write_tiny(path: Path, keys: Mapping[str, Any], n_vocab: int, name: str = "t
 def add_keys(writer: Any, keys: Mapping[str, Any]) -> None:
     import gguf
 
-    kinds = {"string": "STRING", "bool": "BOOL", "uint32": "UINT32", "float32": "FLOAT32", "int32": "INT32", "uint8": "UINT8"}
+    kinds = {
+        "string": "STRING",
+        "bool": "BOOL",
+        "uint32": "UINT32",
+        "float32": "FLOAT32",
+        "int32": "INT32",
+        "uint8": "UINT8",
+    }
     for key, kv in keys.items():
         if kv.type.startswith("array["):
             element = gguf.GGUFValueType[kinds[kv.type[6:-1]]]

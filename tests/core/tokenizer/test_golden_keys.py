@@ -8,11 +8,11 @@ import struct
 from pathlib import Path
 
 import pytest
-from training import side
 
 from llmfit_core.tokenizer.fit import fit_vocab
 from llmfit_core.tokenizer.read import read_vocab
 from llmfit_core.tokenizer.to_gguf import KV, gguf_keys
+from tests.core.tokenizer.training import side
 
 TOK = Path(__file__).parents[2] / "golden" / "tok"
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llamacpp import LlamaCpp, ids_of, write_tiny
-from training import byte_level, folder, sentencepiece_model, side
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.tokenizer import known
@@ -17,6 +15,8 @@ from llmfit_core.tokenizer.proof import explained_difference, proof_texts, refer
 from llmfit_core.tokenizer.read import read_vocab
 from llmfit_core.tokenizer.to_gguf import gguf_keys
 from llmfit_core.tokenizer.vocab import Vocab
+from tests.core.tokenizer.llamacpp import LlamaCpp, ids_of, write_tiny
+from tests.core.tokenizer.training import byte_level, folder, sentencepiece_model, side
 
 TOK = Path(__file__).parents[2] / "golden" / "tok"
 EOS = {"eos_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -28,7 +28,9 @@ def unexplained(vocab: Vocab, files: dict[str, Path], tmp: Path) -> tuple[list[s
     theirs = reference_ids(files, texts)
     ours = ids_of(write_tiny(tmp / "tiny.gguf", gguf_keys(vocab), len(vocab.tokens)), texts)
     differ = [t for t, a, b in zip(texts, theirs, ours, strict=True) if a != b]
-    return [t for t in differ if not explained_difference(vocab, t)], [t for t in differ if explained_difference(vocab, t)]
+    return [t for t in differ if not explained_difference(vocab, t)], [
+        t for t in differ if explained_difference(vocab, t)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in TOK.iterdir() if p.name != "wpm"))
@@ -101,7 +103,11 @@ def test_added_token_inside_words(tmp_path: Path) -> None:
     files = folder(tmp_path / "model", data, tokenizer_config=EOS)
     vocab = read_vocab(files, {"model_type": "qwen2"})
     assert (vocab.pre, vocab.events) == ("qwen2", ())
-    assert [(vocab.tokens[i], vocab.types[i]) for i in (own, size, size + 1)] == [("the", 4), ("ick bro", 4), ("<tool_call>", 4)]
+    assert [(vocab.tokens[i], vocab.types[i]) for i in (own, size, size + 1)] == [
+        ("the", 4),
+        ("ick bro", 4),
+        ("<tool_call>", 4),
+    ]
     assert unexplained(vocab, files, tmp_path) == ([], [])
 
 
@@ -151,7 +157,8 @@ def test_sentencepiece_bpe(prefix: bool, tmp_path: Path) -> None:
 
 
 def test_sentencepiece_with_user_defined_pieces(tmp_path: Path) -> None:
-    sentencepiece_model(tmp_path / "model", user_defined_symbols=["<tool>", "hello"], add_dummy_prefix=False)
+    symbols = ["<tool>", "hello", "\u2581\u2581", "\u2581\u2581\u2581"]
+    sentencepiece_model(tmp_path / "model", user_defined_symbols=symbols, add_dummy_prefix=False)
     files = side(tmp_path / "model")
     assert unexplained(read_vocab(files, {}), files, tmp_path) == ([], [])
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import byte_level, folder, side
 
 from llmfit_core.errors import LlmfitError, SourceError, StrictError, UnsupportedError
 from llmfit_core.events import require_none_strict
@@ -17,6 +16,7 @@ from llmfit_core.tokenizer import known
 from llmfit_core.tokenizer.fit import fit_vocab
 from llmfit_core.tokenizer.read import read_vocab
 from llmfit_core.tokenizer.regexes import RegexSyntaxError, normal_form
+from tests.core.tokenizer.training import byte_level, folder, side
 
 TOK = Path(__file__).parents[2] / "golden" / "tok"
 
@@ -109,7 +109,9 @@ def test_normalizers_that_change_text(normalizer: Any, code: str, gpt2: dict[str
 
 def test_nfc_is_a_bound_nfkc_a_warning(gpt2: dict[str, Any], tmp_path: Path) -> None:
     for form, severity in (("NFC", "bound"), ("NFKC", "warning")):
-        files = folder(tmp_path / form, {**gpt2, "normalizer": {"type": form}}, tokenizer_config={"eos_token": "<|endoftext|>"})
+        files = folder(
+            tmp_path / form, {**gpt2, "normalizer": {"type": form}}, tokenizer_config={"eos_token": "<|endoftext|>"}
+        )
         assert [e.severity for e in read_vocab(files, {}).events] == [severity]
 
 
@@ -129,9 +131,13 @@ def test_vocab_json_and_merges_txt(gpt2: dict[str, Any], tmp_path: Path) -> None
     config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
     fast = read_vocab(folder(tmp_path / "fast", gpt2, tokenizer_config=config), {})
     special = {str(t["id"]): t for t in gpt2["added_tokens"]}
-    slow = folder(tmp_path / "slow", vocab=gpt2["model"]["vocab"], tokenizer_config={**config, "added_tokens_decoder": special})
+    slow = folder(
+        tmp_path / "slow", vocab=gpt2["model"]["vocab"], tokenizer_config={**config, "added_tokens_decoder": special}
+    )
     merges = tmp_path / "slow" / "merges.txt"
-    merges.write_text("#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in gpt2["model"]["merges"]), encoding="utf-8")
+    merges.write_text(
+        "#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in gpt2["model"]["merges"]), encoding="utf-8"
+    )
     assert read_vocab({**slow, "merges.txt": merges}, {}) == fast
 
 
@@ -170,7 +176,11 @@ def _template(first: str | None, last: str | None) -> dict[str, Any]:
     [
         (_template("<|im_start|>", None), {}, (True, False)),
         (_template(None, "<|im_end|>"), {}, (False, True)),
-        ({"type": "Sequence", "processors": [{"type": "ByteLevel"}, _template("<|im_start|>", "<|im_end|>")]}, {}, (True, True)),
+        (
+            {"type": "Sequence", "processors": [{"type": "ByteLevel"}, _template("<|im_start|>", "<|im_end|>")]},
+            {},
+            (True, True),
+        ),
         (None, {"add_bos_token": True, "add_eos_token": True}, (True, True)),
         (None, {"tokenizer_class": "LlamaTokenizerFast"}, (True, False)),
         (None, {"tokenizer_class": "Qwen2Tokenizer"}, (False, False)),
@@ -193,9 +203,8 @@ def test_code_in_the_folder_is_reported(gpt2: dict[str, Any], tmp_path: Path) ->
 
 
 def test_contradicting_files_are_warned_of(tmp_path: Path) -> None:
-    from training import sentencepiece_model
-
     from llmfit_core.tokenizer.write import vocab_files
+    from tests.core.tokenizer.training import sentencepiece_model
 
     sentencepiece_model(tmp_path / "a")
     vocab = read_vocab(side(tmp_path / "a"), {})
@@ -261,7 +270,9 @@ def _spoil(data: dict[str, Any], what: str) -> Any:
         "half a surrogate pair": lambda: vocab.update({"\ud800": len(vocab)}),
         "pre-tokenizer is a list": lambda: data.update(pre_tokenizer=[1]),
         "endless nesting": lambda: data.update(pre_tokenizer=_nested(60)),
-        "a Split without pattern": lambda: data.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}),
+        "a Split without pattern": lambda: data.update(
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}
+        ),
         "a subword prefix": lambda: model.update(continuing_subword_prefix="##"),
         "WordPiece": lambda: model.update(type="WordPiece"),
     }

@@ -20,21 +20,31 @@ def corpus() -> list[str]:
 
 
 def byte_level(
-    steps: Sequence[str] = (), *, pre_tokenizer: Any = None, ignore_merges: bool = False, size: int = 2000, normalizer: str = ""
+    steps: Sequence[str] = (),
+    *,
+    pre_tokenizer: Any = None,
+    ignore_merges: bool = False,
+    size: int = 2000,
+    normalizer: str = "",
 ) -> dict[str, Any]:
     """A trained tokenizer.json as a dict, cut by `steps` or by a whole `pre_tokenizer`."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     splits = [pre_tokenizers.Split(Regex(s), "isolated") for s in steps]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     if pre_tokenizer is not None:
         tokenizer = Tokenizer.from_str(json.dumps({**json.loads(tokenizer.to_str()), "pre_tokenizer": pre_tokenizer}))
     tokenizer.decoder = decoders.ByteLevel()
     if normalizer:
         tokenizer.normalizer = getattr(normalizers, normalizer)()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=size,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(corpus(), trainer)
     return dict(json.loads(tokenizer.to_str()))
@@ -60,7 +70,12 @@ def sentencepiece_model(path: Path, kind: str = "bpe", size: int = 700, **option
     import sentencepiece
 
     path.mkdir(parents=True, exist_ok=True)
-    options = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False, **options}
+    options = {
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        **options,
+    }
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([line for text in corpus() for line in text.split("\n") if line]),
         model_prefix=str(path / "tokenizer"),
