@@ -41,6 +41,7 @@ class Book:
         self.keys = read.keys
         self.claims: dict[tuple[Key, int | None], tuple[Claim, str]] = {}
         self.events: list[Event] = []
+        self._first_experts: dict[Key, tuple[Key, int | None]] = {}
         claims = list(claims)
         self._patterns = {c.match.pattern for c in claims}
         for claim in claims:
@@ -49,10 +50,14 @@ class Book:
 
     def _enter(self, claim: Claim, role: str) -> None:
         at = (Key(role, claim.ref.layer, claim.ref.part), claim.ref.expert)
-        if at in self.claims:
+        # All experts in one tensor and one expert by itself are both the same expert.
+        whole = (at[0], None)
+        first = self._first_experts.setdefault(at[0], at) if at[1] is not None else self._first_experts.get(at[0])
+        twin = at if at in self.claims else whole if whole in self.claims else first if at == whole else None
+        if twin is not None:
             raise SourceError(
                 "duplicate-tensor",
-                f"tensors {self.claims[at][0].ref.name} and {claim.ref.name} are both the {role} of layer {claim.ref.layer}",
+                f"tensors {self.claims[twin][0].ref.name} and {claim.ref.name} are both the {role} of layer {claim.ref.layer}",
                 "Remove the copy that does not belong to the model.",
             )
         self.claims[at] = (claim, role)

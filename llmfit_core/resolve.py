@@ -166,9 +166,8 @@ def _complete(
         message = f"config.json does not say {key}; {how} says {value}"
         events.append(Event(code="inferred-from-shapes", message=message, severity="fallback", subject=key))
 
-    if rows(Role.EMBED):
-        hp["vocab_rows"] = rows(Role.EMBED)
-        hp.setdefault("vocab_size", rows(Role.EMBED))
+    hp["vocab_rows"] = rows(Role.EMBED) or hp.get("vocab_size") or rows(Role.HEAD)
+    hp.setdefault("vocab_size", hp["vocab_rows"])
     heads, width = count_of(hp, "attention.head_count"), count_of(hp, "embedding_length")
     if heads and "attention.key_length" not in hp:
         q = rows(Role.ATTN_Q)

@@ -111,10 +111,10 @@ def save(path: Path, tensors: Arrays, *, shards: int = 1, index: bool = True) ->
 def weights(name: str, shape: Iterable[int], dtype: str = "bfloat16", seed: int = 0) -> np.ndarray:
     """The numbers that belong to a name."""
     draw = np.random.default_rng(zlib.crc32(f"{seed} {name}".encode()))
-    values = draw.standard_normal(tuple(shape), dtype=np.float32) * 0.05
+    values = np.asarray(draw.standard_normal(tuple(shape), dtype=np.float32) * np.float32(0.05))
     if name.endswith(("norm.weight", "layernorm.weight")):
-        values = values + 1
-    return values.astype(getattr(ml_dtypes, dtype, dtype))
+        values = np.asarray(values + np.float32(1))
+    return np.asarray(values).astype(getattr(ml_dtypes, dtype, dtype))
 
 
 def tiny_config(family: str, size: Mapping[str, int], dtype: str = "bfloat16") -> dict[str, Any]:

@@ -133,7 +133,6 @@ MIXTRAL = Architecture(
     config=DECODER_CONFIG
     | NO_BIASES
     | {
-        "intermediate_size": Reads("feed_forward_length"),
         "num_local_experts": Reads("expert_count", 8),
         "num_experts_per_tok": Reads("expert_used_count", 2),
         "num_experts": Reads("expert_count", 8),  # transformers' second name of num_local_experts
@@ -143,7 +142,11 @@ MIXTRAL = Architecture(
     },
     wiring=PRE_NORM_DECODER,
     graphs=(LLAMA_GRAPH,),
-    hparams=lambda hp: {"expert_feed_forward_length": hp["feed_forward_length"]},
+    shapes={
+        Role.FFN_GATE_EXPS: ("expert_count", "feed_forward_length", "embedding_length"),
+        Role.FFN_UP_EXPS: ("expert_count", "feed_forward_length", "embedding_length"),
+        Role.FFN_DOWN_EXPS: ("expert_count", "embedding_length", "feed_forward_length"),
+    },
     waived=RECOMPUTED,
 )
 
