@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NAME = "llmfit.json"
 SCHEMA = 1
-_BLOCK = 4 << 20
+_BLOCK = 1 << 20
 
 
 def bits_per_weight(plan: Plan) -> float:
@@ -160,7 +160,8 @@ def known_files(folder: Path, artifact: str) -> frozenset[str]:
     entry = read_manifest(folder).get(artifact, {})
     files = entry.get("files", {})
     assert isinstance(files, dict)
-    return frozenset(n for n in files if not PurePath(n).is_absolute() and ".." not in PurePath(n).parts)
+    root = folder.resolve()
+    return frozenset(n for n in files if ".." not in PurePath(n).parts and (root / n).parent.resolve().is_relative_to(root))
 
 
 def sha256_of(path: Path, stop: threading.Event | None = None) -> str:
@@ -177,12 +178,13 @@ def sha256_of(path: Path, stop: threading.Event | None = None) -> str:
     if target != path and target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", target.name):
         return target.name
     digest = hashlib.sha256()
+    block = bytearray(_BLOCK)
     try:
         with open(path, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK):
+            while count := file.readinto(block):
                 if stop is not None and stop.is_set():
                     return ""
-                digest.update(block)
+                digest.update(memoryview(block)[:count])
     except OSError as error:
         raise SourceError("unreadable-source", f"{path}: {error.strerror}", "Check the file, or fetch it again.") from error
     return digest.hexdigest()

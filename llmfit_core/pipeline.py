@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from llmfit_core import manifest as manifests
 from llmfit_core.checkpoint import is_hub_id
 from llmfit_core.checks import run_check
+from llmfit_core.disk import output_errors
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event, require_none_strict
 from llmfit_core.output import Places, places, publish, refuse_existing, require_space, staging, write
@@ -21,6 +21,7 @@ from llmfit_core.plan import Artifact, Plan, Recipe
 from llmfit_core.prepare import prepare
 
 if TYPE_CHECKING:
+    from llmfit_core.checkpoint import Checkpoint
     from llmfit_core.declarations import Transform
     from llmfit_core.export import Exporter, Written
     from llmfit_core.model import Model
@@ -38,7 +39,13 @@ class Planned:
 
 
 def plan_conversion(
-    source: str | Path, recipe: Recipe, registry: PluginRegistry, *, check: bool = False, weights: bool = False
+    source: str | Path,
+    recipe: Recipe,
+    registry: PluginRegistry,
+    *,
+    check: bool = False,
+    weights: bool = False,
+    on_known: Callable[[Checkpoint], None] | None = None,
 ) -> Planned:
     """Decide everything about a conversion. Reads no weight unless `check` is given.
 
@@ -48,11 +55,12 @@ def plan_conversion(
         registry: The plugins.
         check: Run the data checks, and plan by their answers.
         weights: Download the weights of a hub id.
+        on_known: See `llmfit_core.prepare.prepare`.
     """
     provided = _exporter(recipe, registry)
     exporter = provided.value
     recipe = replace(recipe, scheme=_scheme(recipe, exporter))
-    prepared = prepare(source, registry, pre=recipe.pre, weights=weights)
+    prepared = prepare(source, registry, pre=recipe.pre, weights=weights, on_known=on_known)
     transforms = registry.transforms(prepared.model.architecture.name, exporter.name)
     plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
     forced: tuple[Event, ...] = ()
@@ -107,35 +115,36 @@ def convert(
 
     if is_hub_id(source):
         _plan_before_download(source, recipe, registry)
-    planned = plan_conversion(source, recipe, registry, weights=True)
-    if planned.plan.checks:
-        _places(planned, out, overwrite)
-        planned = plan_conversion(source, recipe, registry, check=True, weights=True)
-    where = _places(planned, out, overwrite)
-    plan, exporter = planned.plan, planned.exporter
-    require_space(plan, where)
-    if on_plan is not None:
-        on_plan(plan)
-    losses = _Losses(strict=recipe.strict)
-    verified: dict[str, object] = {}
-    with staging(plan, where) as journal:
-        with _hashing(_read_files(plan)) as source_sums:
+    with _Sums() as sums:
+        planned = plan_conversion(source, recipe, registry, weights=True, on_known=lambda c: sums.start(c.weight_files))
+        if planned.plan.checks:
+            _places(planned, out, overwrite)
+            planned = plan_conversion(source, recipe, registry, check=True, weights=True)
+        where = _places(planned, out, overwrite)
+        plan, exporter = planned.plan, planned.exporter
+        require_space(plan, where)
+        if on_plan is not None:
+            on_plan(plan)
+        losses = _Losses(strict=recipe.strict)
+        verified: dict[str, object] = {}
+        with staging(plan, where) as journal:
+            sums.start(_read_files(plan))
             filled = write(plan, exporter, where, journal, workers=workers, judge=losses.judge, progress=progress)
-            sources = source_sums()
-        events = (*plan.events, *losses.events)
-        if verify:
-            target = where.stage if where.whole_folder else where.staged[0]
-            exporter.reopen(target, plan)
-            said, more = _prove(plan, target, exporter, registry)
-            verified |= {"reopened": True} | said
-            events = (*events, *more)
-        names = [f.relative_to(where.folder).as_posix() for f in where.files]
-        entry = manifests.make_manifest(
-            plan, version=__version__, sources=sources, filled=filled, names=names, events=events, verified=verified
-        )
-        publish(where, "." if where.whole_folder else names[0], entry)
-    artifact = Artifact(format=exporter.name, scheme=plan.recipe.scheme, paths=where.files, manifest=entry)
-    return artifact, (*events, *registry.notify_written(artifact, plan))
+            sources = sums.wait(_read_files(plan))
+            events = (*plan.events, *losses.events)
+            if verify:
+                target = where.stage if where.whole_folder else where.staged[0]
+                exporter.reopen(target, plan)
+                said, more = _prove(plan, target, exporter, registry)
+                verified |= {"reopened": True} | said
+                events = (*events, *more)
+            names = [f.relative_to(where.folder).as_posix() for f in where.files]
+            entry = manifests.make_manifest(
+                plan, version=__version__, sources=sources, filled=filled, names=names, events=events, verified=verified
+            )
+            publish(where, "." if where.whole_folder else names[0], entry)
+        artifact = Artifact(format=exporter.name, scheme=plan.recipe.scheme, paths=where.files, manifest=entry)
+        return artifact, (*events, *registry.notify_written(artifact, plan))
 
 
 def _exporter(recipe: Recipe, registry: PluginRegistry) -> Provided[Exporter]:
@@ -187,23 +196,38 @@ def _refuse(check: DataCheck, tensor: str, recipe: Recipe) -> Event:
 
 def _places(planned: Planned, out: Path, overwrite: bool) -> Places:
     """Where the artifact goes; raises where anything is in the way."""
-    where = places(planned.plan, planned.exporter, out)
+    with output_errors(out):
+        where = places(planned.plan, planned.exporter, out)
     root = planned.plan.model.checkpoint.root
     refuse_existing(where, overwrite=overwrite, sources=(*_read_files(planned.plan), *([root] if root else [])))
     manifests.read_manifest(where.folder)
     return where
 
 
-@contextlib.contextmanager
-def _hashing(files: Sequence[Path]) -> Iterator[Callable[[], dict[str, str]]]:
-    """Hash the sources beside the work; gives a function that waits for the sums by file name."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        jobs = {p.name: pool.submit(manifests.sha256_of, p, stop) for p in files}
-        try:
-            yield lambda: {name: job.result() for name, job in jobs.items()}
-        finally:
-            stop.set()
+class _Sums:
+    """The sha256 of source files, made by one thread beside the work; what is not done at the end is given up."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._jobs: dict[Path, Future[str]] = {}
+
+    def __enter__(self) -> _Sums:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def start(self, files: Sequence[Path]) -> None:
+        """Hash these too; a file is hashed once."""
+        for path in files:
+            if path not in self._jobs:
+                self._jobs[path] = self._pool.submit(manifests.sha256_of, path, self._stop)
+
+    def wait(self, files: Sequence[Path]) -> dict[str, str]:
+        """The sums of files that were started, by file name."""
+        return {p.name: self._jobs[p].result() for p in files}
 
 
 def _read_files(plan: Plan) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ from llmfit_core.recognise import recognise, screen
 from llmfit_core.resolve import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from llmfit_core.architecture import Architecture
@@ -40,6 +40,7 @@ def prepare(
     pre: str | None = None,
     weights: bool = False,
     same_head: bool | None = None,
+    on_known: Callable[[Checkpoint], None] | None = None,
 ) -> Prepared:
     """Understand a source without reading a weight.
 
@@ -49,6 +50,7 @@ def prepare(
         pre: Override of the pre-tokenizer's name.
         weights: Download the weights of a hub id.
         same_head: The answer to the data check of that name, once known.
+        on_known: Told the checkpoint as soon as its architecture is known, before its tokenizer is read.
 
     Raises:
         SourceError, UnsupportedError, PluginError: See `docs/reference/errors.md`.
@@ -71,6 +73,8 @@ def prepare(
     architecture, evidence, noticed = recognise(checkpoint, architectures)
     owner = registry.architecture(architecture.name)
     plugins[f"architecture {architecture.name}"] = f"{owner.plugin.distribution} {owner.plugin.version}"
+    if on_known is not None:
+        on_known(checkpoint)
     vocab = _vocab(checkpoint, registry, pre)
     model = resolve(
         checkpoint,
