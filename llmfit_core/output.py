@@ -64,14 +64,14 @@ def places(plan: Plan, exporter: Exporter, out: Path) -> Places:
     if not exporter.suffix:
         stage = out / "llmfit.partial" if out.is_dir() else _partial(out)
         return Places(folder=out, files=tuple(out / n for n in names), whole_folder=True, stage=stage)
-    folder = out
+    cut = len(exporter.suffix)
     if out.name.lower().endswith(exporter.suffix) and not out.is_dir():
-        folder = out.parent
-        stem, suffix = out.name[: -len(exporter.suffix)], out.name[-len(exporter.suffix) :]
-        parts = [_PART.search(n.removesuffix(exporter.suffix)) for n in names]
-        names = [stem + (part[0] if part else "") + suffix for part in parts]
-    files = tuple(folder / n for n in names)
-    return Places(folder=folder, files=files, whole_folder=False, stage=_partial(files[0]))
+        folder, stem, suffix = out.parent, out.name[:-cut], out.name[-cut:]
+    else:
+        folder, stem, suffix = out, _PART.sub("", names[0][:-cut]), exporter.suffix
+    parts = (_PART.search(n[:-cut]) for n in names)
+    files = tuple(folder / (stem + (part[0] if part else "") + suffix) for part in parts)
+    return Places(folder=folder, files=files, whole_folder=False, stage=_partial(folder / (stem + suffix)))
 
 
 def _partial(path: Path) -> Path:
@@ -250,8 +250,8 @@ def publish(where: Places, artifact: str, entry: Mapping[str, object]) -> None:
                 opened_first.unlink(missing_ok=True)
             if where.whole_folder:
                 for old in (where.folder / n for n in manifest.known_files(where.folder, ".")):
-                    if old not in where.files:
-                        old.unlink(missing_ok=True)
+                    if old not in where.files and old.is_file():
+                        old.unlink()
             pairs = sorted(zip(where.staged, where.files, strict=True), key=lambda p: p[1] == opened_first)
             for source, target in pairs:
                 target.parent.mkdir(parents=True, exist_ok=True)
