@@ -79,8 +79,10 @@ GLOBAL_ROLES = frozenset(
 class Link:
     """Who feeds whom: the output of `source` is read by every one of `sinks`, and by nothing else.
 
-    A scale divided out of `source`'s output channels may be multiplied into the input channels of all
-    `sinks`. Roles that a checkpoint does not have (a dense model's experts) are left out of it.
+    A scale divided out of `source`'s output channels, its bias included, may be multiplied into the input channels of
+    all `sinks`: `llmfit_core.wiring.scale_groups` says where those lie. Roles that a checkpoint does not have (a dense
+    model's experts) are left out of it. State a link only where everything between source and sinks passes a positive
+    factor through: a product with a gate does, an activation on the source itself does not.
 
     Attributes:
         source: The tensor whose output channels can absorb a scale.
