@@ -10,7 +10,16 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.tokenizer import bytelevel, normalizers, pretokenizer
 from llmfit_core.tokenizer.draft import Draft
-from llmfit_core.tokenizer.pieces import ADDED_SCORE, Added, Pieces, flag_events, from_ids, lay_added, require_distinct
+from llmfit_core.tokenizer.pieces import (
+    ADDED_SCORE,
+    Added,
+    Pieces,
+    flag_events,
+    from_ids,
+    lay_added,
+    require_distinct,
+    spacing_event,
+)
 from llmfit_core.tokenizer.sources import object_at
 from llmfit_core.tokenizer.vocab import TokenType
 
@@ -27,6 +36,25 @@ def read_merges(value: object, vocab: Mapping[str, object], where: str = _FILE) 
     """
     if not isinstance(value, list):
         raise SourceError("bad-tokenizer", f"{where}: `merges` is no list", "Get the file anew.")
+    pairs = _sound_merges(value, vocab) or _judged_merges(value, vocab, where)
+    if len(set(pairs)) != len(pairs):
+        pairs = list(reversed(dict.fromkeys(reversed(pairs))))
+    return pairs
+
+
+def _sound_merges(value: list[object], vocab: Mapping[str, object]) -> list[tuple[str, str]]:
+    """The pairs, where all are of tokens; nothing where any is not. A quarter of a million take a moment."""
+    split = [item.split(" ") if isinstance(item, str) else item for item in value]
+    pairs = [(p[0], p[1]) for p in split if isinstance(p, list) and len(p) == 2]
+    try:
+        known = set(chain.from_iterable(pairs)) <= vocab.keys() and set(map("".join, pairs)) <= vocab.keys()
+    except TypeError:  # no texts
+        return []
+    return pairs if known and len(pairs) == len(value) else []
+
+
+def _judged_merges(value: list[object], vocab: Mapping[str, object], where: str) -> list[tuple[str, str]]:
+    """One by one, to name the one that is wrong."""
     pairs: list[tuple[str, str]] = []
     for rank, item in enumerate(value):
         pair = item.split(" ") if isinstance(item, str) else item
@@ -42,8 +70,6 @@ def read_merges(value: object, vocab: Mapping[str, object], where: str = _FILE) 
                 "Get the file anew.",
             )
         pairs.append((left, right))
-    if len(set(pairs)) != len(pairs):
-        pairs = list(reversed(dict.fromkeys(reversed(pairs))))
     return pairs
 
 
@@ -89,9 +115,8 @@ def read_byte_level(data: Mapping[str, object], added: list[Added], *, model_typ
     pieces.events += refuse_oddities(model)
     vocab = object_at(model, "vocab", _FILE)
     pairs = read_merges(model.get("merges"), vocab)
-    merges = tuple(
-        f"{a} {b}" for a, b in pairs if " " not in a and " " not in b
-    )  # A raw space is no byte letter: unreachable.
+    # A raw space in a token is no byte letter: unreachable.
+    merges = tuple(m for m in map(" ".join, pairs) if m.count(" ") == 1)
     lay_added(pieces, added, _FILE, escaped=False, base=len(vocab))
     pieces.events += flag_events(added, _FILE)
     rules = normalizers.read_normalizer(data.get("normalizer"))
@@ -171,7 +196,7 @@ def read_spm_like(data: Mapping[str, object], added: list[Added], *, pre: str | 
     pieces.events += normalizers.sentencepiece_events(
         "", mapped=bool(rules.charsmap), squeezed=rules.squeeze or rules.strip, where=_FILE
     )
-    pieces.events += spaces.events(pieces) + flag_events(added, _FILE)
+    pieces.events += spaces.events(pieces) + flag_events(added, _FILE, prefixed=rules.prefix)
     require_distinct(pieces.texts, _FILE)
     return Draft(
         model="llama",
@@ -213,14 +238,7 @@ class Spaces:
             )
         events: list[Event] = []
         if self.prefix and self.first_only:
-            events.append(
-                Event(
-                    code="space-after-special",
-                    message="the tokenizer puts a space in front of the whole text only, llama.cpp behind every special token too",
-                    severity="bound",
-                    subject=_FILE,
-                )
-            )
+            events.append(spacing_event(_FILE))
         if self.prefix and self.metaspace:
             events.append(
                 Event(

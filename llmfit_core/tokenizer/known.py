@@ -69,6 +69,10 @@ def _cased_or_digits(text: str) -> bool:
     return _cased(text) or any(c.isdecimal() for c in text)
 
 
+def _foreign_digits(text: str) -> bool:
+    return any(c.isdecimal() and not c.isascii() for c in text)
+
+
 def _foreign_space(text: str) -> bool:
     return any(c.isspace() and not c.isascii() for c in text)
 
@@ -174,7 +178,12 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(names=("bloom", "poro-chat", "gpt3-finnish"), steps=(_BLOOM,)),
     Known(names=("viking",), steps=(_BLOOM, r"\p{N}")),
-    Known(names=("superbpe",), steps=(r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    Known(
+        names=("superbpe",),
+        steps=(r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+        differs="llama.cpp groups only ASCII digits by three here",
+        differs_on=_foreign_digits,
+    ),
     Known(
         names=("jais-2",),
         steps=(

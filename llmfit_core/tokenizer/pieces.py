@@ -218,10 +218,26 @@ def _mark(pieces: Pieces, at: int, token: Added, escaped: bool) -> None:
         pieces.added.append(at)
 
 
-def flag_events(tokens: Iterable[Added], where: str) -> list[Event]:
-    """Events for flags of added tokens that llama.cpp does not know."""
+def flag_events(tokens: Iterable[Added], where: str, *, prefixed: bool = False) -> list[Event]:
+    """Events for flags of added tokens that llama.cpp does not know.
+
+    Args:
+        tokens: The added tokens.
+        where: The file.
+        prefixed: Whether the normalizer puts a U+2581 in front, of tokens to be found in normalized text too.
+    """
     events: list[Event] = []
     tokens = list(tokens)
+    found = [t.content for t in tokens if t.normalized]
+    if prefixed and found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        events.append(
+            Event(
+                code="added-token-normalized",
+                message=f"{where}: {', '.join(found[:3])}{more} is found only behind a space (`normalized`), by llama.cpp everywhere",
+                subject=where,
+            )
+        )
     for flag, doing in (
         ("lstrip", "swallow white space before them"),
         ("rstrip", "swallow white space behind them"),
@@ -239,6 +255,17 @@ def flag_events(tokens: Iterable[Added], where: str) -> list[Event]:
                 )
             )
     return events
+
+
+def spacing_event(where: str) -> Event:
+    """The event for a leading space that llama.cpp puts more often than the tokenizer does."""
+    return Event(
+        code="space-after-special",
+        message="the tokenizer puts one space in front of the text, llama.cpp one in front of every stretch between special "
+        "and added tokens",
+        severity="bound",
+        subject=where,
+    )
 
 
 def require_distinct(texts: list[str], where: str) -> None:

@@ -83,19 +83,22 @@ def explained_difference(vocab: Vocab, text: str) -> str:
             "normalizer": not text.isascii() and not (vocab.normalizer and unicodedata.is_normalized("NFC", text)),
             "normalizer-map": not text.isascii() or white,
             "normalizer-spaces": white,
-            "space-after-special": has_special,
+            "space-after-special": has_special or text.startswith(" "),
             "leading-space": has_special or text.startswith(" "),
             "added-token-lstrip": has_special,
             "added-token-rstrip": has_special,
             "added-token-single-word": has_special,
+            "added-token-normalized": has_special,
         }.get(event.code, False)
         if event.code == "no-byte-fallback":
             known = set("".join(vocab.tokens)) | {" "}
             shows = any(c not in known for c in text)
         if shows:
             return event.message
-    if vocab.model == "t5" and vocab.add_space_prefix and not text.strip(" "):
-        return "llama.cpp's Unigram puts no space in front of text that is all spaces"
+    if vocab.model == "t5" and vocab.add_space_prefix and (has_special or not text.strip(" ")):
+        return "llama.cpp's Unigram puts no space in front of a stretch that is all spaces"
+    if "\u2581" in text and vocab.model != "gpt2":
+        return "U+2581 itself in a text is taken for a space, and by llama.cpp not as part of added tokens"
     return ""
 
 

@@ -11,7 +11,15 @@ from llmfit_core.events import Event
 from llmfit_core.tokenizer import normalizers
 from llmfit_core.tokenizer.bpe_json import read_spaces, require_bytes
 from llmfit_core.tokenizer.draft import Draft
-from llmfit_core.tokenizer.pieces import ADDED_SCORE, Added, Pieces, flag_events, lay_added, require_distinct
+from llmfit_core.tokenizer.pieces import (
+    ADDED_SCORE,
+    Added,
+    Pieces,
+    flag_events,
+    lay_added,
+    require_distinct,
+    spacing_event,
+)
 from llmfit_core.tokenizer.sentencepiece_model import (
     BPE,
     BYTE,
@@ -69,7 +77,7 @@ def read_unigram(data: Mapping[str, object], added: list[Added], *, pre: str | N
     pieces.events += normalizers.form_events(rules.form) + normalizers.refuse_others(
         list(rules.others), pre is not None
     )
-    pieces.events += spaces.events(pieces) + flag_events(added, _FILE)
+    pieces.events += spaces.events(pieces) + flag_events(added, _FILE, prefixed=rules.prefix)
     if model.get("byte_fallback"):
         pieces.events.append(_no_bytes(pieces))
     if unk is None:
@@ -134,19 +142,12 @@ def read_sentencepiece(model: SentencePieceModel, where: str = "tokenizer.model"
         pieces.events += normalizers.sentencepiece_events(
             model.normalizer, mapped=bool(model.charsmap), squeezed=model.remove_extra_whitespaces, where=where
         )
-        if model.add_dummy_prefix and USER_DEFINED in model.types:
-            pieces.events.append(
-                Event(
-                    code="space-after-special",
-                    message="the tokenizer puts a space in front of the whole text only, llama.cpp behind every user-defined token too",
-                    severity="bound",
-                    subject=where,
-                )
-            )
     elif not 0 <= model.unk < len(pieces.texts):
         raise _no_unknown(where)
     elif model.byte_fallback:
         pieces.events.append(_no_bytes(pieces))
+    if model.add_dummy_prefix and USER_DEFINED in model.types:
+        pieces.events.append(spacing_event(where))
     require_distinct(pieces.texts, where)
     return Draft(
         model="llama" if model.kind == BPE else "t5",

@@ -230,12 +230,14 @@ def _unigram(vocab: Vocab) -> Json:
     if vocab.remove_extra_whitespaces:
         steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    scheme = "always" if vocab.add_space_prefix else "never"
+    if vocab.add_space_prefix:
+        steps.append({"type": "Prepend", "prepend": _SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
     return {
-        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
-        "pre_tokenizer": {"type": "Metaspace", "replacement": _SPACE, "prepend_scheme": scheme, "split": True},
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": None,
         "post_processor": _template(vocab, None),
-        "decoder": {"type": "Metaspace", "replacement": _SPACE, "prepend_scheme": scheme, "split": True},
+        "decoder": _decoder(vocab, byte_fallback=False),
         "model": {
             "type": "Unigram",
             "unk_id": vocab.specials.get("unk"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from llmfit_core.tokenizer.proof import explained_difference, proof_texts, refer
 from llmfit_core.tokenizer.read import read_vocab
 from llmfit_core.tokenizer.to_gguf import gguf_keys
 from llmfit_core.tokenizer.vocab import Vocab
+from llmfit_core.tokenizer.write import vocab_files
 from tests.core.tokenizer.llamacpp import LlamaCpp, ids_of, write_tiny
 from tests.core.tokenizer.training import byte_level, folder, sentencepiece_model, side
 
@@ -231,3 +234,99 @@ def test_stops_end_a_generation_in_llamacpp(tmp_path: Path) -> None:
     assert [t for t in range(512) if judge.is_eog(t)] == [2, 5, 7]
     assert (judge.special("bos"), judge.special("eos"), judge.special("eot")) == (1, 2, 5)
     judge.close()
+
+
+FRAGMENTS = (
+    "a", "B", "\u00e9", "\u00c9", "\u00df", " ", "  ", "\n", "\r\n", "\t", "'", "'s", "'LL", "\u2019", "1", "22", "0123", "\u00bd", "\u00b2", "\u0663",
+    "\u4e00", "\u6f22", "\u304b", "\uac00", "\ud55c", "\u093e", "\u0301", "\u200d", "\U0001f680", "!", "...", "-", "_", "(", "[", "$", "<", "`",
+    "\u00a0", "\u3000", "\u2028", "\x85", "\u01c5", "\u00aa", "\u2167", "\u00ad", "\ufeff", "\u060c", "the ", "def", "/", "\\", "hello", "</s>",
+)  # fmt: skip
+
+
+def scrambled(count: int) -> list[str]:
+    rng = random.Random(7)
+    return ["".join(rng.choices(FRAGMENTS, k=rng.randint(1, 14))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("row", known.KNOWN, ids=lambda r: r.names[0])
+def test_scrambled_text_under_every_structure(row: known.Known, tmp_path: Path) -> None:
+    files = folder(tmp_path / "model", byte_level(row.steps, ignore_merges=row.ignore_merges), tokenizer_config=EOS)
+    vocab = read_vocab(files, {})
+    texts = scrambled(400)
+    ours = ids_of(write_tiny(tmp_path / "tiny.gguf", gguf_keys(vocab), len(vocab.tokens)), texts)
+    theirs = reference_ids(files, texts)
+    assert [
+        t for t, a, b in zip(texts, ours, theirs, strict=True) if a != b and not explained_difference(vocab, t)
+    ] == []
+
+
+@pytest.mark.parametrize(("kind", "bytes_too"), [("bpe", True), ("unigram", False)])
+@pytest.mark.parametrize("prefix", [True, False])
+def test_scrambled_text_under_sentencepiece(kind: str, bytes_too: bool, prefix: bool, tmp_path: Path) -> None:
+    sentencepiece_model(tmp_path / "model", kind=kind, size=600, byte_fallback=bytes_too, add_dummy_prefix=prefix)
+    files = side(tmp_path / "model")
+    vocab = read_vocab(files, {})
+    texts = scrambled(400)
+    ours = ids_of(write_tiny(tmp_path / "tiny.gguf", gguf_keys(vocab), len(vocab.tokens)), texts)
+    theirs = reference_ids(files, texts)
+    assert [
+        t for t, a, b in zip(texts, ours, theirs, strict=True) if a != b and not explained_difference(vocab, t)
+    ] == []
+
+
+def _spm_json(tmp_path: Path) -> dict[str, Any]:
+    sentencepiece_model(tmp_path / "spm", size=600)
+    return dict(json.loads(vocab_files(read_vocab(side(tmp_path / "spm"), {}))["tokenizer.json"]))
+
+
+def test_sentencepiece_like_without_bytes_is_refused(tmp_path: Path) -> None:
+    data = _spm_json(tmp_path)
+    data["model"]["byte_fallback"] = False
+    with pytest.raises(UnsupportedError, match="no-byte-fallback"):
+        read_vocab(folder(tmp_path / "a", data), {})
+
+
+def test_sentencepiece_like_that_also_cuts_digits(tmp_path: Path) -> None:
+    data = _spm_json(tmp_path)
+    data["pre_tokenizer"] = {"type": "Digits", "individual_digits": True}
+    with pytest.raises(UnsupportedError, match="Digits"):
+        read_vocab(folder(tmp_path / "a", data), {})
+    model = data["model"]
+    single = [t for t in model["vocab"] if len(t) == 1 or t.startswith("<0x") or not any(c.isnumeric() for c in t)]
+    model["vocab"] = {t: i for i, t in enumerate(single)}
+    model["merges"] = [m for m in model["merges"] if {*m, m[0] + m[1]} <= set(single)]
+    files = folder(tmp_path / "b", data, tokenizer_config={"eos_token": "</s>"})
+    assert unexplained(read_vocab(files, {}), files, tmp_path) == ([], [])
+
+
+def test_sentencepiece_like_with_missing_merges_is_warned_of(tmp_path: Path) -> None:
+    data = _spm_json(tmp_path)
+    ends: dict[str, int] = {}
+    for left, right in data["model"]["merges"]:
+        ends[left + right] = ends.get(left + right, 0) + 1
+    twice = next(t for t, n in ends.items() if n > 1)
+    data["model"]["merges"] = [m for m in data["model"]["merges"] if m[0] + m[1] != twice][:]
+    vocab = read_vocab(folder(tmp_path / "a", data), {})
+    assert "merges-incomplete" in {e.code for e in vocab.events}
+
+
+def test_added_tokens_found_only_behind_a_space(tmp_path: Path) -> None:
+    data = _spm_json(tmp_path)
+    size = len(data["model"]["vocab"])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    data["added_tokens"].append({"id": size, "content": "[tool]", **flags})
+    files = folder(tmp_path / "a", data, tokenizer_config={"eos_token": "</s>"})
+    vocab = read_vocab(files, {})
+    assert "added-token-normalized" in {e.code for e in vocab.events}
+    assert unexplained(vocab, files, tmp_path)[0] == []
+
+
+def test_phi3s_tokens_that_swallow_white_space(tmp_path: Path) -> None:
+    data = _spm_json(tmp_path)
+    size = len(data["model"]["vocab"])
+    flags = {"single_word": False, "lstrip": False, "rstrip": True, "normalized": False, "special": True}
+    data["added_tokens"].append({"id": size, "content": "<|user|>", **flags})
+    files = folder(tmp_path / "a", data, tokenizer_config={"eos_token": "</s>"})
+    vocab = read_vocab(files, {})
+    assert [e.severity for e in vocab.events if e.code == "added-token-rstrip"] == ["bound"]
+    assert unexplained(vocab, files, tmp_path)[0] == []

@@ -159,3 +159,31 @@ def test_impossible_special_ids_are_dropped() -> None:
     vocab = vocab_from_gguf(keys)
     assert "bos" not in vocab.specials
     assert not vocab.add_bos
+
+
+@pytest.mark.parametrize("options", [{"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True}, {}])
+def test_unigram(options: dict[str, Any], tmp_path: Path) -> None:
+    sentencepiece_model(tmp_path / "in", kind="unigram", size=600, byte_fallback=False, **options)
+    vocab = read_vocab(side(tmp_path / "in"), {})
+    back = vocab_from_gguf(values(vocab))
+    assert replace(back, events=()) == replace(vocab, events=())
+    texts = [t for t in proof_texts(vocab) if t.strip(" ")]
+    ids = reference_ids(write(vocab_files(back), tmp_path / "out", "llama"), texts)
+    assert ids == ids_of(write_tiny(tmp_path / "tiny.gguf", gguf_keys(vocab), len(vocab.tokens)), texts)
+
+
+@pytest.mark.real
+def test_smollm2(tmp_path: Path) -> None:
+    """The real tokenizer of SmolLM2, from the GGUF file that `LLMFIT_SMOLLM2` names."""
+    import os
+
+    import gguf
+
+    path = os.environ.get("LLMFIT_SMOLLM2")
+    if not path:
+        pytest.skip("LLMFIT_SMOLLM2 names no GGUF file")
+    fields = gguf.GGUFReader(path).fields
+    vocab = vocab_from_gguf({k: f.contents() for k, f in fields.items() if k.startswith("tokenizer.")})
+    assert (vocab.pre, len(vocab.tokens), vocab.specials["eos"], vocab.add_bos) == ("smollm", 49152, 2, False)
+    written = write(vocab_files(vocab), tmp_path / "out", "llama")
+    check(vocab, written, tmp_path / "again", "llama")
