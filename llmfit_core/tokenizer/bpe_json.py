@@ -36,25 +36,6 @@ def read_merges(value: object, vocab: Mapping[str, object], where: str = _FILE) 
     """
     if not isinstance(value, list):
         raise SourceError("bad-tokenizer", f"{where}: `merges` is no list", "Get the file anew.")
-    pairs = _sound_merges(value, vocab) or _judged_merges(value, vocab, where)
-    if len(set(pairs)) != len(pairs):
-        pairs = list(reversed(dict.fromkeys(reversed(pairs))))
-    return pairs
-
-
-def _sound_merges(value: list[object], vocab: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The pairs, where all are of tokens; nothing where any is not. A quarter of a million take a moment."""
-    split = [item.split(" ") if isinstance(item, str) else item for item in value]
-    pairs = [(p[0], p[1]) for p in split if isinstance(p, list) and len(p) == 2]
-    try:
-        known = set(chain.from_iterable(pairs)) <= vocab.keys() and set(map("".join, pairs)) <= vocab.keys()
-    except TypeError:  # no texts
-        return []
-    return pairs if known and len(pairs) == len(value) else []
-
-
-def _judged_merges(value: list[object], vocab: Mapping[str, object], where: str) -> list[tuple[str, str]]:
-    """One by one, to name the one that is wrong."""
     pairs: list[tuple[str, str]] = []
     for rank, item in enumerate(value):
         pair = item.split(" ") if isinstance(item, str) else item
@@ -70,6 +51,8 @@ def _judged_merges(value: list[object], vocab: Mapping[str, object], where: str)
                 "Get the file anew.",
             )
         pairs.append((left, right))
+    if len(set(pairs)) != len(pairs):
+        pairs = list(reversed(dict.fromkeys(reversed(pairs))))
     return pairs
 
 
@@ -115,8 +98,9 @@ def read_byte_level(data: Mapping[str, object], added: list[Added], *, model_typ
     pieces.events += refuse_oddities(model)
     vocab = object_at(model, "vocab", _FILE)
     pairs = read_merges(model.get("merges"), vocab)
-    # A raw space in a token is no byte letter: unreachable.
-    merges = tuple(m for m in map(" ".join, pairs) if m.count(" ") == 1)
+    merges = tuple(
+        f"{a} {b}" for a, b in pairs if " " not in a and " " not in b
+    )  # A raw space is no byte letter: unreachable.
     lay_added(pieces, added, _FILE, escaped=False, base=len(vocab))
     pieces.events += flag_events(added, _FILE)
     rules = normalizers.read_normalizer(data.get("normalizer"))
