@@ -1,0 +1,107 @@
+"""A place where the pages' commands run: a small model, a GGUF file of it, and the plugin of the tutorial."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WIDTH, LAYERS, HEADS, KV_HEADS, MLP = 256, 2, 4, 2, 512
+COMMAND = (sys.executable, "-P", "-c", "from llmfit_core.cli import main; main()")
+
+
+@dataclass
+class Place:
+    """A folder to run commands in."""
+
+    folder: Path
+
+    @property
+    def site(self) -> Path:
+        """What is "installed" for this folder alone."""
+        return self.folder / ".site"
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run `llmfit`."""
+        return self.python(*COMMAND[1:], *arguments, **env)
+
+    def python(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run Python."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("LLMFIT_")}
+        paths = os.pathsep.join(filter(None, [str(self.site), kept.get("PYTHONPATH", "")]))
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**kept, "PYTHONPATH": paths, "LLMFIT_CONFIG_DIR": str(self.folder / ".config"), **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A folder with `model/`, `model.gguf` and, under the tutorial's name, `SmolLM2-135M-Instruct/`."""
+    found = Place(tmp_path_factory.mktemp("docs"))
+    write_model(found.folder / "model")
+    os.symlink("model", found.folder / "SmolLM2-135M-Instruct")
+    done = found.run("convert", "model", "--to", "gguf:q8_0", "-o", "model.gguf", "--no-verify")
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+def write_model(folder: Path) -> None:
+    """A Llama of 1.4 million random weights, whose rows hold K-quants."""
+    folder.mkdir()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*alphabet, "th", "the", "<|im_start|>", "<|im_end|>"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("t", "h"), ("th", "e")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "_name_or_path": "model",
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "intermediate_size": MLP,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "vocab_size": len(vocab),
+        "eos_token_id": vocab["<|im_end|>"],
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|im_end|>", "chat_template": template}), encoding="utf-8"
+    )
+    kv = WIDTH // HEADS * KV_HEADS
+    shapes = {"model.embed_tokens": (len(vocab), WIDTH), "model.norm": (WIDTH,), "lm_head": (len(vocab), WIDTH)}
+    for i in range(LAYERS):
+        shapes |= {f"model.layers.{i}.self_attn.{x}_proj": (WIDTH, WIDTH) for x in "qo"}
+        shapes |= {f"model.layers.{i}.self_attn.{x}_proj": (kv, WIDTH) for x in "kv"}
+        shapes |= {f"model.layers.{i}.mlp.{x}_proj": (MLP, WIDTH) for x in ("gate", "up")}
+        shapes |= {f"model.layers.{i}.{x}_layernorm": (WIDTH,) for x in ("input", "post_attention")}
+        shapes[f"model.layers.{i}.mlp.down_proj"] = (WIDTH, MLP)
+    random = np.random.default_rng(11)
+    tensors = {
+        f"{n}.weight": random.normal(1.0 if len(s) == 1 else 0.0, 0.1, s).astype(np.float32) for n, s in shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors")
