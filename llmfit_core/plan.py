@@ -125,6 +125,7 @@ class Plan:
         events: Every warning, fallback and bound.
         exact_context: Tokens up to which the artifact is exact; `None` for the whole context.
         decoders: Names of decoders applied to the source.
+        memory: Bytes the conversion holds at its peak, about; zero where the exporter does not say.
     """
 
     model: Model
@@ -137,6 +138,7 @@ class Plan:
     events: tuple[Event, ...] = ()
     exact_context: int | None = None
     decoders: tuple[str, ...] = ()
+    memory: int = 0
 
     @property
     def tensors(self) -> tuple[OutputTensor, ...]:
@@ -147,6 +149,11 @@ class Plan:
     def size(self) -> int:
         """Bytes on disk."""
         return sum(f.size for f in self.files)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the tensors, which a runtime holds besides its context."""
+        return sum(t.nbytes for t in self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
         "exact_context": plan.exact_context,
         "bits_per_weight": round(bits_per_weight(plan), 4),
         "bytes": plan.size,
+        "memory": {"convert_bytes": plan.memory, "weight_bytes": plan.weight_bytes},
         "weights": sum(element_count(t.shape) for t in plan.tensors),
         "types": type_shares(plan),
         "files": [{"name": f.name, "bytes": f.size, "tensors": len(f.tensors)} for f in plan.files],
@@ -75,15 +76,15 @@ def print_plan(plan: Plan, to: TextIO, *, tensors: bool) -> None:
         print(line, file=to)
 
     say(f"plan: {model.checkpoint.label}")
-    say(f"  model     {model.name}: {model.architecture.hf_classes[0]} ({model.ledger.evidence}), {weights / 1e6:.1f} M weights")
+    say(f"  model     {model.name}: {model.architecture.hf_classes[0]} ({model.ledger.evidence}), {count(weights)} weights")
     graph = f" for {plan.engine}'s graph {plan.graph}" if plan.graph else ""
     say(f"  to        {plan.recipe.exporter}:{plan.recipe.scheme}{graph}")
     for kind, share in type_shares(plan).items():
-        say(
-            f"  {kind:<9} {share['tensors']:>5} tensors  {share['weights'] / 1e6:>9.1f} M weights  "
-            f"{share['bytes'] / 1e6:>9.1f} MB"
-        )
-    say(f"  size      {plan.size / 1e6:.1f} MB in {_files(len(plan.files))}, {bits_per_weight(plan):.2f} bits per weight")
+        say(f"  {kind:<9} {share['tensors']:>6} tensors {count(share['weights']):>10} weights {size(share['bytes']):>10}")
+    said = f"{len(plan.files)} files" if len(plan.files) > 1 else plan.files[0].name
+    say(f"  size      {size(plan.size)} on disk ({said}), {bits_per_weight(plan):.2f} bits per weight")
+    converting = f"about {size(plan.memory)} to convert, " if plan.memory else ""
+    say(f"  memory    {converting}{size(plan.weight_bytes)} to hold the weights, context not counted")
     if plan.exact_context is not None:
         say(f"  exact     up to {plan.exact_context} tokens")
     for check in plan.checks:
@@ -94,7 +95,26 @@ def print_plan(plan: Plan, to: TextIO, *, tensors: bool) -> None:
     if tensors:
         say()
         for t in plan.tensors:
-            say(f"  {t.name:<40} {t.type:<7} {'x'.join(map(str, t.shape)):<20} {t.nbytes:>12}  {t.reason}".rstrip())
+            shape = "x".join(map(str, t.shape))
+            say(f"  {t.name:<32} {t.type:<7} {shape:<16} {size(t.nbytes):>9}  {t.reason}".rstrip())
+
+
+def size(nbytes: int) -> str:
+    """Bytes for people, in decimal units."""
+    return _scaled(nbytes, ("B", "kB", "MB", "GB", "TB"))
+
+
+def count(number: int) -> str:
+    """A number of weights for people: thousands, millions, billions."""
+    return _scaled(number, ("", "K", "M", "B", "T")).strip()
+
+
+def _scaled(number: float, units: tuple[str, ...]) -> str:
+    for unit in units:
+        if number < 999.95 or unit == units[-1]:
+            return f"{number:.0f} {unit}" if unit == units[0] else f"{number:.1f} {unit}"
+        number /= 1000
+    raise AssertionError(units)
 
 
 def print_events(events: Iterable[Event], to: TextIO) -> None:
@@ -121,11 +141,7 @@ def print_artifact(artifact: Artifact, events: Sequence[Event]) -> None:
         if verified.get("tokens"):
             said.append(f"token ids equal in {verified['runtime']} on {verified['texts']} texts")
     print(f"check: {', '.join(said) or 'none (--no-verify)'}", file=sys.stderr)
-    print(f"true bits per weight: {manifest['bits_per_weight']}", file=sys.stderr)
+    print(f"true bits per weight: {manifest['bits_per_weight']:.2f}", file=sys.stderr)
     print_events([e for e in events if e.code in ("tokens-not-proven", "underflow", "not-finite", "observer-failed")], sys.stderr)
     for path in artifact.paths:
         print(path)
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"

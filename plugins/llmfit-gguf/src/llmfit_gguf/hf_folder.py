@@ -10,6 +10,7 @@ from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.plan import OutputFile, OutputTensor, Plan
 from llmfit_core.tensors import element_count
+from llmfit_gguf.stream import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,8 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         events += model.vocab.events
     elif not any(n in texts for n in ("tokenizer.json", "tokenizer.model")):
         events.append(Event(code="no-tokenizer", message="the source has no tokenizer; the folder gets none"))
-    return Plan(model=model, recipe=recipe, files=tuple(files), events=tuple(events))
+    memory = peak_memory(sum(len(f.head) for f in files))
+    return Plan(model=model, recipe=recipe, files=tuple(files), events=tuple(events), memory=memory)
 
 
 def _output(name: str, tensor: object, role: str, scheme: str) -> OutputTensor:

@@ -26,6 +26,7 @@ from llmfit_gguf.patterns import require_quick
 from llmfit_gguf.rope_keys import rope_keys
 from llmfit_gguf.settings import apply_settings, with_overrides
 from llmfit_gguf.splitting import part_kv, part_name, plan_split
+from llmfit_gguf.stream import peak_memory
 from llmfit_gguf.unsaid import ARCHITECTURE, unsaid
 from llmfit_gguf.unsaid import KEY as UNSAID
 
@@ -70,7 +71,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
             type=choice.type,
             nbytes=BY_NAME[choice.type].bytes_for(tensor.shape),
             role=role,
-            reason=choice.event.message if choice.event else "",
+            reason=choice.event.message.removeprefix(f"{name}: ") if choice.event else "",
         )
         for (name, (tensor, role)), choice in zip(sources.items(), choices, strict=True)
     ]
@@ -94,6 +95,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         checks=(*_head_check(model), *_ternary_check(tensors)),
         events=(*events, *split_events),
         exact_context=exact,
+        memory=peak_memory(sum(len(f.head) for f in files)),
     )
 
 

@@ -38,6 +38,8 @@ PER_WORKER = 24 << 20
 """And each of them; larger chunks leave the caches and gain nothing."""
 COPY = 4 << 20
 """A chunk that is only copied: small enough to be checked and written while it is in the cache."""
+BASE_MEMORY = 80 << 20
+"""What the interpreter, its libraries and the plan of a usual model take."""
 _HASH_STEP = 1 << 20
 _FLUSH_STEP = 32 << 20
 _WRITE_STEP = 1 << 20  # one write of 8 MiB took up to ten times as long as eight of 1 MiB (ext4, Linux 6.18)
@@ -99,6 +101,17 @@ class _Unit:
     start: int
     stop: int
     offset: int
+
+
+def peak_memory(heads: int, workers: int | None = None) -> int:
+    """About how many bytes a conversion holds at its peak; it grows with neither model nor tensors.
+
+    Args:
+        heads: Bytes of all headers.
+        workers: See `fill`.
+    """
+    count = workers if workers and workers > 0 else os.cpu_count() or 1
+    return int(BASE_MEMORY + min(MEMORY, count * PER_WORKER) + 4 * heads)
 
 
 def fill(
