@@ -52,9 +52,15 @@ class Patterns:
             shape = ".".join("#" if p.isdigit() or _INDEX.fullmatch(p) else p for p in pieces)
             indices = [p for p in pieces if p.isdigit() or _INDEX.fullmatch(p)]
             self._by_shape.setdefault(shape, []).append((pattern, indices))
+        self._known: dict[str, Match | None] = {}
 
     def match(self, name: str) -> Match | None:
         """The pattern that `name` fits, bare or with `.weight`, `.bias` or `.scale` behind it."""
+        if name not in self._known:  # names are asked for more than once, and there may be many thousands
+            self._known[name] = self._match(name)
+        return self._known[name]
+
+    def _match(self, name: str) -> Match | None:
         stem, _, last = name.rpartition(".")
         if last in PARTS:
             found = self._find(stem, last)
