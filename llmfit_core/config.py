@@ -217,6 +217,9 @@ def _merge_rope(values: dict[str, object]) -> None:
         ("rotary_pct", "partial_rotary_factor"),
     ):
         put(name, key, values.pop(key, None))
+    if found.get("rope_type", ("", "default"))[1] != "default":
+        key = "original_max_position_embeddings"
+        put(key, key, values.get(key))
     flat = {name: value for name, (_, value) in found.items()}
     for name in ("rope_theta", "partial_rotary_factor"):
         if name in flat:

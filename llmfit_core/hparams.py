@@ -193,7 +193,6 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
     rope, said = read_rope(
         scaling if isinstance(scaling, Mapping) else {},
         context=int(hparams.get("context_length", 0) or 0),  # type: ignore[call-overload]
-        outer_original=config.values.get("original_max_position_embeddings"),
         default_original=default,
     )
     return ConfigLedger(

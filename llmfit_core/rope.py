@@ -57,18 +57,17 @@ class Rope:
 
 
 def read_rope(
-    scaling: Mapping[str, object], *, context: int, outer_original: object = None, default_original: int | None = None
+    scaling: Mapping[str, object], *, context: int, default_original: int | None = None
 ) -> tuple[Rope, tuple[Event, ...]]:
     """The rope of a normalised config.
 
     Args:
         scaling: The keys of `rope_scaling` or `rope_parameters` without base and partial factor.
         context: `max_position_embeddings`.
-        outer_original: A top-level `original_max_position_embeddings`; another one inside contradicts it.
         default_original: What the model class takes for it where the config is silent.
 
     Raises:
-        SourceError: `rope-key-missing`, `rope-key-invalid`, `contradicting-config`.
+        SourceError: `rope-key-missing` or `rope-key-invalid`.
         UnsupportedError: `unknown-rope-type`.
     """
     kind = scaling.get("rope_type")
@@ -99,14 +98,9 @@ def read_rope(
             raise _missing(kind, key)
         return default
 
-    inner = scaling.get("original_max_position_embeddings")
-    if inner is not None and outer_original is not None and inner != outer_original:
-        raise SourceError(
-            "contradicting-config",
-            f"config.json contradicts itself: original_max_position_embeddings is {outer_original!r}, inside rope it is {inner!r}",
-            "Remove the wrong one.",
-        )
-    stated = outer_original if outer_original is not None else inner if inner is not None else default_original
+    stated = scaling.get("original_max_position_embeddings")
+    if stated is None:
+        stated = default_original
     if stated is not None:
         original = _tokens(stated)
     elif kind == "llama3":

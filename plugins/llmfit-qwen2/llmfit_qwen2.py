@@ -96,8 +96,8 @@ def sparse_by_step(hparams: Mapping[str, Any], layer: int) -> frozenset[str]:
     return frozenset({"mixed" if mixed else "dense"})
 
 
-def window(hparams: Mapping[str, Any]) -> dict[str, object]:
-    """The sliding window, if any layer uses it (transformers' own rule)."""
+def known_kinds(hparams: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """`layer_types`, one of the two known kinds for each layer, or `None` where it is not written down."""
     kinds = hparams.get("layer_types")
     odd = [k for k in kinds or () if k not in ("full_attention", "sliding_attention")]
     if odd or len(kinds or ()) not in (0, hparams["block_count"]):
@@ -107,6 +107,12 @@ def window(hparams: Mapping[str, Any]) -> dict[str, object]:
             f"layer_types in config.json {what}",
             "Correct config.json, as the model's authors published it.",
         )
+    return kinds
+
+
+def window(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """The sliding window, if any layer uses it (transformers' own rule)."""
+    kinds = known_kinds(hparams)
     size = hparams.get("sliding_window")
     if not hparams.get("use_sliding_window") or not size:
         return {}
@@ -124,7 +130,7 @@ def window_of_mixture(hparams: Mapping[str, Any]) -> dict[str, object]:
     other, all of them): only kinds of layer that are written down tell that none does.
     """
     size = hparams.get("sliding_window")
-    kinds = hparams.get("layer_types")
+    kinds = known_kinds(hparams)
     if not hparams.get("use_sliding_window") or not size or (kinds and "sliding_attention" not in kinds):
         return {}
     return {"attention.sliding_window": size}

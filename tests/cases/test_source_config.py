@@ -179,6 +179,7 @@ def test_a_value_of_another_kind_names_its_key(tmp_path: Path, family: str, key:
         ("qwen2", "use_mrope", True),
         ("qwen2", "layer_types", ["full_attention", "chunked_attention"]),
         ("qwen2", "layer_types", ["full_attention"]),
+        ("qwen2moe", "layer_types", ["full_attention", "linear_attention"]),
         ("phi3", "full_attn_mod", 2),
         ("llama", "partial_rotary_factor", 0.5),
         ("qwen2moe", "norm_topk_prob", True),

@@ -65,7 +65,7 @@ def _agrees(file: GgufFile, hparams: Mapping[str, Any], stated: Mapping[str, Any
 
     context = int(hparams.get("context_length", 0))
     try:
-        rope, _ = read_rope(stated, context=context, outer_original=None)
+        rope, _ = read_rope(stated, context=context)
         wanted = keys_of(rope, float(hparams["rope.freq_base"]), dims)
     except LlmfitError:
         return False
