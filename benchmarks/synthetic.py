@@ -65,8 +65,12 @@ class Shape:
 SHAPES = {
     # 0.55 B weights; every row is a multiple of 256, so that K-quants are used throughout.
     "half": Shape(hidden=1536, ffn=4096, layers=18, heads=24, kv_heads=8, head_dim=64, vocab=32000),
-    # The same with four times the layers: does memory follow?
-    "half-x4": Shape(hidden=1536, ffn=4096, layers=72, heads=24, kv_heads=8, head_dim=64, vocab=32000),
+    # Its headers alone.
+    "half-headers": Shape(
+        hidden=1536, ffn=4096, layers=18, heads=24, kv_heads=8, head_dim=64, vocab=32000, shards=8, weights="sparse"
+    ),
+    # Four times the layers, four times the vocabulary.
+    "half-x4": Shape(hidden=1536, ffn=4096, layers=72, heads=24, kv_heads=8, head_dim=64, vocab=128000),
     # One tensor of 8.6 GB: the embedding.
     "one-tensor": Shape(
         hidden=32768, ffn=256, layers=1, heads=1, kv_heads=1, head_dim=128, vocab=131072, tied=True, weights="sparse",
