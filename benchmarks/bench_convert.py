@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", default="half", help="a name of synthetic.SHAPES")
     parser.add_argument("--model", type=Path, help="a folder to convert instead of a synthetic model")
     parser.add_argument("--schemes", default="bf16,q4_k_m")
-    parser.add_argument("--folder", type=Path, help="where to make models and outputs (4 GB); the usual temporary place else")
+    parser.add_argument(
+        "--folder", type=Path, help="where to make models and outputs (4 GB); the usual temporary place else"
+    )
     parser.add_argument("--json", type=Path, help="write the figures there too")
     return parser.parse_args()
 
@@ -73,18 +76,20 @@ def _compare(given: argparse.Namespace, source: Path, folder: Path) -> dict[str,
 
     for scheme in schemes:
         out = folder / f"ours-{scheme}.gguf"
-        argv = llmfit("convert", str(source), "--to", f"gguf:{scheme}", "--no-verify", "--workers", threads, "-o", str(out))
-        tasks[f"llmfit {scheme}"] = lambda out=out, argv=argv: fresh(out, *argv)  # type: ignore[misc]
+        argv = llmfit(
+            "convert", str(source), "--to", f"gguf:{scheme}", "--no-verify", "--workers", threads, "-o", str(out)
+        )
+        tasks[f"llmfit {scheme}"] = partial(fresh, out, *argv)
     if given.peer_converter:
         argv = [given.peer_python, str(given.peer_converter), str(source), "--outtype", "bf16", "--outfile", str(bf16)]
-        tasks["converter bf16"] = lambda argv=argv: fresh(bf16, *argv)  # type: ignore[misc]
+        tasks["converter bf16"] = partial(fresh, bf16, *argv)
         if given.llama_quantize:
             for scheme in schemes:
                 if scheme in ("bf16", "f16", "f32"):
                     continue
                 out = folder / f"peer-{scheme}.gguf"
                 argv = [str(given.llama_quantize), str(bf16), str(out), scheme.upper(), threads]
-                tasks[f"quantize {scheme}"] = lambda out=out, argv=argv: fresh(out, *argv)  # type: ignore[misc]
+                tasks[f"quantize {scheme}"] = partial(fresh, out, *argv)
     warm(source)
     runs = alternate(tasks, given.rounds, lambda line: print(line, file=sys.stderr))
     results: dict[str, object] = {"machine": machine(), "threads": given.threads, "shape": given.shape}
@@ -114,7 +119,10 @@ def _print(results: dict[str, object]) -> None:
     print_table(head, [[n, f["wall_min"], f["wall_median"], f["cpu_median"], f["peak_mb"]] for n, f in figures.items()])
     if ratios:
         print()
-        print_table(["peer / llmfit", "least", "median", "CPU"], [[n, r["least"], r["median"], r["cpu"]] for n, r in ratios.items()])
+        print_table(
+            ["peer / llmfit", "least", "median", "CPU"],
+            [[n, r["least"], r["median"], r["cpu"]] for n, r in ratios.items()],
+        )
 
 
 if __name__ == "__main__":

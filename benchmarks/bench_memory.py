@@ -39,7 +39,16 @@ def main() -> None:
             source, out = folder / "model", folder / "out.gguf"
             subprocess.run([sys.executable, str(HERE / "synthetic.py"), shape, str(source)], check=True)
             for scheme in schemes[:2] if shape == "one-tensor" else schemes:
-                to = ["--to", f"gguf:{scheme}", "--no-verify", "--workers", given.workers, "-o", str(out), "--overwrite"]
+                to = [
+                    "--to",
+                    f"gguf:{scheme}",
+                    "--no-verify",
+                    "--workers",
+                    given.workers,
+                    "-o",
+                    str(out),
+                    "--overwrite",
+                ]
                 run = summary([measure(llmfit("convert", str(source), *to))])
                 largest, total = _sizes(shape)
                 rows.append({"shape": shape, "scheme": scheme, "source_gb": total, "largest_tensor_gb": largest, **run})

@@ -15,9 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from measuring import Run, alternate, llmfit, machine, measure, print_table, summary
+from measuring import alternate, llmfit, machine, measure, print_table, summary
 
 HERE = Path(__file__).parent
 SMALL = ("half-headers", "70b", "moe")
@@ -39,7 +40,7 @@ def main() -> None:
             argvs[f"inspect {shape}"] = llmfit("inspect", str(folder / shape))
         for argv in argvs.values():
             measure(argv)  # byte code and page cache
-        tasks = {name: lambda argv=argv: _run(argv) for name, argv in argvs.items()}
+        tasks = {name: partial(measure, argv) for name, argv in argvs.items()}
         runs = alternate(tasks, given.rounds)
     finally:
         shutil.rmtree(folder)
@@ -49,10 +50,6 @@ def main() -> None:
     print_table(head, [[n, f["wall_min"], f["wall_median"], f["cpu_median"], f["peak_mb"]] for n, f in figures.items()])
     if given.json:
         given.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=1) + "\n", encoding="utf-8")
-
-
-def _run(argv: list[str]) -> Run:
-    return measure(argv)
 
 
 if __name__ == "__main__":

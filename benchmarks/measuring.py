@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,11 @@ def measure(argv: Sequence[str], env: dict[str, str] | None = None) -> Run:
     """
     start = time.monotonic()
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(env or {})},
     )
     assert process.stderr is not None
     said = process.stderr.read()
@@ -61,7 +65,9 @@ def measure(argv: Sequence[str], env: dict[str, str] | None = None) -> Run:
     return Run(wall=wall, cpu=usage.ru_utime + usage.ru_stime, peak=usage.ru_maxrss * unit)
 
 
-def alternate(tasks: dict[str, Callable[[], Run]], rounds: int, say: Callable[[str], None] = lambda _: None) -> dict[str, list[Run]]:
+def alternate(
+    tasks: Mapping[str, Callable[[], Run]], rounds: int, say: Callable[[str], None] = lambda _: None
+) -> dict[str, list[Run]]:
     """Run every task once a round, in turn, so that what else the machine does hits all alike."""
     runs: dict[str, list[Run]] = {name: [] for name in tasks}
     for number in range(rounds):

@@ -269,9 +269,21 @@ def byte_level_tokenizer(vocab: int) -> dict[str, object]:
     known = {t: i for i, t in enumerate(tokens)}
     merges = []
     for token in tokens[259:]:
-        merges += [[token[:at], token[at:]] for at in range(len(token) - 1, 0, -1) if token[:at] in known and token[at:] in known][:2]
+        merges += [
+            [token[:at], token[at:]]
+            for at in range(len(token) - 1, 0, -1)
+            if token[:at] in known and token[at:] in known
+        ][:2]
     added = [
-        {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        {
+            "id": i,
+            "content": t,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
         for i, t in enumerate(tokens[:3])
     ]
     split = {"type": "Split", "pattern": {"Regex": LLAMA3_REGEX}, "behavior": "Isolated", "invert": False}
@@ -300,7 +312,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
     make(SHAPES[given.shape], given.folder)
-    print(f"{given.folder}: {sum(math.prod(s) for _, s in tensors(SHAPES[given.shape])) / 1e9:.3f} B weights", file=sys.stderr)
+    print(
+        f"{given.folder}: {sum(math.prod(s) for _, s in tensors(SHAPES[given.shape])) / 1e9:.3f} B weights",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -262,6 +262,29 @@ def test_nothing_of_an_older_file_shines_through(tmp_path: Path) -> None:
         assert stale.read_bytes() == fresh.read_bytes()
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_early_writeback_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
+    told: list[tuple[int, int]] = []
+    real = stream.start_writeback
+
+    def note(fd: int, offset: int, length: int) -> None:
+        told.append((offset, length))
+        real(fd, offset, length)
+
+    monkeypatch.setattr(stream, "start_writeback", note)
+    monkeypatch.setattr(stream, "_FLUSH_STEP", 20_000)
+    monkeypatch.setattr(stream, "_HASH_STEP", 7_000)
+    monkeypatch.setattr(stream, "_WRITE_STEP", 5_000)
+    if not here:
+        monkeypatch.setattr(stream, "_sync_file_range", lambda: None)
+    report, found = _fill(tmp_path, [("a", _stored(tmp_path, X, "f32"), "f32")], digest=True, workers=2)
+    assert report.sha256 == hashlib.sha256((tmp_path / "out.gguf").read_bytes()).hexdigest()
+    assert np.array_equal(found["a"].reshape(X.shape), X)
+    assert len(told) > 20
+    ends = np.cumsum([length for _, length in told])
+    assert [offset for offset, _ in told] == [0, *ends[:-1]]  # no gap, no overlap
+
+
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def full(*_: object) -> int:
