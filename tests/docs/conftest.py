@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +20,9 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 WIDTH, LAYERS, HEADS, KV_HEADS, MLP = 256, 2, 4, 2, 512
-COMMAND = (sys.executable, "-P", "-c", "from llmfit_core.cli import main; main()")
 
 
 @dataclass
@@ -32,23 +36,44 @@ class Place:
         """What is "installed" for this folder alone."""
         return self.folder / ".site"
 
-    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run `llmfit`."""
-        return self.python(*COMMAND[1:], *arguments, **env)
+    @contextlib.contextmanager
+    def entered(self, **env: str) -> Iterator[None]:
+        """Be in the folder, with what is installed for it, and with no settings of somebody else's."""
+        from llmfit_core.cli.context import registry
 
-    def python(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("LLMFIT_")}
-        paths = os.pathsep.join(filter(None, [str(self.site), kept.get("PYTHONPATH", "")]))
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**kept, "PYTHONPATH": paths, "LLMFIT_CONFIG_DIR": str(self.folder / ".config"), **env},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        before, stopped = Path.cwd(), signal.getsignal(signal.SIGTERM)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [n for n in os.environ if n.startswith("LLMFIT_")]:
+                patch.delenv(name)
+            for name, value in {"LLMFIT_CONFIG_DIR": str(self.folder / ".config"), **env}.items():
+                patch.setenv(name, value)
+            for name in [n for n in sys.modules if (self.site / f"{n}.py").exists()]:
+                del sys.modules[name]
+            patch.setattr(sys, "path", [str(self.site), *sys.path])
+            patch.setattr(sys, "dont_write_bytecode", True)
+            importlib.invalidate_caches()
+            os.chdir(self.folder)
+            registry.cache_clear()
+            try:
+                yield
+            finally:
+                os.chdir(before)
+                registry.cache_clear()
+                signal.signal(signal.SIGTERM, stopped)
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run `llmfit`, in this process, which saves its start."""
+        from llmfit_core.cli.guarded import run
+
+        out, err = io.StringIO(), io.StringIO()
+        with self.entered(**env), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(list(arguments))
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+    def execute(self, program: str, name: str) -> None:
+        """Run a Python program of a page."""
+        with self.entered():
+            exec(compile(program, name, "exec"), {"__name__": "__main__"})
 
 
 @pytest.fixture(scope="module")
