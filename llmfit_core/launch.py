@@ -131,6 +131,8 @@ class Server:
                 self._lines.append(_ANSI.sub("", line.decode("utf-8", "replace")).rstrip())
         except ValueError:
             return  # closed by stop() while a stray child held the other end
+        finally:
+            stream.close()  # here too: stop() does not wait long for the last of its lines
 
 
 def launch(

@@ -76,9 +76,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         events.append(
             Event(
                 code="requantized",
-                message=f"the source is already quantized ({', '.join(quantized)}); quantizing it again loses more",
-                severity="info",
-                subject=checkpoint.label,
+                message=f"the source is already quantized ({', '.join(quantized)}): what that lost stays lost",
             )
         )
     repo = file.kv.get("llmfit.source.repo")
