@@ -166,7 +166,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
             if use.default is REQUIRED:
                 raise SourceError(
                     "config-key-missing",
-                    f"config.json lacks {key}, which {architecture.hf_classes[0]} needs",
+                    f"config.json lacks {config.prefix and config.prefix + '.'}{key}, which {architecture.hf_classes[0]} needs",
                     f"Add {key} to config.json, as the model's authors published it.",
                 )
             if use.default is not None:

@@ -12,6 +12,7 @@ from llmfit_core import (
     Fix,
     Fused,
     Graph,
+    Ignores,
     Limit,
     Reads,
     Role,
@@ -19,7 +20,7 @@ from llmfit_core import (
     hookimpl,
 )
 
-ATTENTION = {
+ATTENTION: dict[str, str | Slot | Fused] = {
     "model.embed_tokens": Role.EMBED,
     "model.layers.{layer}.input_layernorm": Role.ATTN_NORM,
     "model.layers.{layer}.self_attn.q_proj": Slot(Role.ATTN_Q, bias="attention_bias"),
@@ -31,14 +32,14 @@ ATTENTION = {
     "lm_head": Slot(Role.HEAD, optional=True),
 }
 
-DENSE = {
+DENSE: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.gate_proj": Slot(Role.FFN_GATE, bias="mlp_bias"),
     "model.layers.{layer}.mlp.up_proj": Slot(Role.FFN_UP, bias="mlp_bias"),
     "model.layers.{layer}.mlp.down_proj": Slot(Role.FFN_DOWN, bias="mlp_bias"),
 }
 
 # Mixtral's experts: one by one as published, under transformers 5's names, and as one tensor.
-MIXED = {
+MIXED: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.block_sparse_moe.gate": Role.FFN_ROUTER,
     "model.layers.{layer}.block_sparse_moe.experts.{expert}.w1": Role.FFN_GATE_EXPS,
     "model.layers.{layer}.block_sparse_moe.experts.{expert}.w3": Role.FFN_UP_EXPS,
@@ -58,7 +59,7 @@ RECOMPUTED = {
     "model.rotary_emb.inv_freq": "recomputed from config.json",
 }
 
-NO_BIASES = {
+NO_BIASES: dict[str, Reads | Asserts | Ignores] = {
     "attention_bias": Asserts((False, None), "this class has no biases"),
     "mlp_bias": Asserts((False, None), "this class has no biases"),
 }

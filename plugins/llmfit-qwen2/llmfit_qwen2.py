@@ -13,6 +13,7 @@ from llmfit_core import (
     Fix,
     Fused,
     Graph,
+    Ignores,
     Limit,
     Reads,
     Role,
@@ -21,7 +22,7 @@ from llmfit_core import (
     hookimpl,
 )
 
-NORMS_AND_ENDS = {
+NORMS_AND_ENDS: dict[str, str | Slot | Fused] = {
     "model.embed_tokens": Role.EMBED,
     "model.layers.{layer}.input_layernorm": Role.ATTN_NORM,
     "model.layers.{layer}.post_attention_layernorm": Role.FFN_NORM,
@@ -30,17 +31,17 @@ NORMS_AND_ENDS = {
 }
 
 # Qwen2 always has biases on q, k and v, and none on o; Qwen3 normally has none at all.
-ATTENTION_2 = {
+ATTENTION_2: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.self_attn.q_proj": Slot(Role.ATTN_Q, bias=True),
     "model.layers.{layer}.self_attn.k_proj": Slot(Role.ATTN_K, bias=True),
     "model.layers.{layer}.self_attn.v_proj": Slot(Role.ATTN_V, bias=True),
     "model.layers.{layer}.self_attn.o_proj": Role.ATTN_OUT,
 }
-ATTENTION_2_MOE = ATTENTION_2 | {
+ATTENTION_2_MOE: dict[str, str | Slot | Fused] = ATTENTION_2 | {
     f"model.layers.{{layer}}.self_attn.{x}_proj": Slot(role, bias="qkv_bias")
     for x, role in (("q", Role.ATTN_Q), ("k", Role.ATTN_K), ("v", Role.ATTN_V))
 }
-ATTENTION_3 = {
+ATTENTION_3: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.self_attn.q_proj": Slot(Role.ATTN_Q, bias="attention_bias"),
     "model.layers.{layer}.self_attn.k_proj": Slot(Role.ATTN_K, bias="attention_bias"),
     "model.layers.{layer}.self_attn.v_proj": Slot(Role.ATTN_V, bias="attention_bias"),
@@ -49,14 +50,14 @@ ATTENTION_3 = {
     "model.layers.{layer}.self_attn.k_norm": Role.ATTN_K_NORM,
 }
 
-DENSE = {
+DENSE: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.gate_proj": Slot(Role.FFN_GATE, when="dense"),
     "model.layers.{layer}.mlp.up_proj": Slot(Role.FFN_UP, when="dense"),
     "model.layers.{layer}.mlp.down_proj": Slot(Role.FFN_DOWN, when="dense"),
 }
 
 # Experts one by one, as transformers saves them, and as one tensor, as some checkpoints hold them.
-EXPERTS = {
+EXPERTS: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.gate": Slot(Role.FFN_ROUTER, when="mixed"),
     "model.layers.{layer}.mlp.experts.{expert}.gate_proj": Slot(Role.FFN_GATE_EXPS, when="mixed"),
     "model.layers.{layer}.mlp.experts.{expert}.up_proj": Slot(Role.FFN_UP_EXPS, when="mixed"),
@@ -66,7 +67,7 @@ EXPERTS = {
     ),
     "model.layers.{layer}.mlp.experts.down_proj": Slot(Role.FFN_DOWN_EXPS, when="mixed", either_way=True),
 }
-SHARED_EXPERT = {
+SHARED_EXPERT: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.shared_expert.gate_proj": Slot(Role.FFN_GATE_SHEXP, when="mixed"),
     "model.layers.{layer}.mlp.shared_expert.up_proj": Slot(Role.FFN_UP_SHEXP, when="mixed"),
     "model.layers.{layer}.mlp.shared_expert.down_proj": Slot(Role.FFN_DOWN_SHEXP, when="mixed"),
@@ -148,14 +149,14 @@ def mixture_3(hparams: Mapping[str, Any]) -> dict[str, object]:
     return mixture({**hparams, "layer_types": None})
 
 
-WINDOW_CONFIG = {
+WINDOW_CONFIG: dict[str, Reads | Asserts | Ignores] = {
     "use_mrope": Asserts((False, None), "positions would have three parts"),
     "use_sliding_window": Reads("use_sliding_window", False),
     "sliding_window": Reads("sliding_window", 4096, null_is_none=True),
     "max_window_layers": Reads("window_from_layer", 28),
     "layer_types": Reads("layer_types", None, kind="texts"),
 }
-MIXTURE_CONFIG = {
+MIXTURE_CONFIG: dict[str, Reads | Asserts | Ignores] = {
     "intermediate_size": Reads("feed_forward_length", None),
     "num_experts": Reads("expert_count"),
     "num_local_experts": Reads("expert_count"),  # transformers 5's spelling for Qwen3-MoE

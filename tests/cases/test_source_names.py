@@ -168,3 +168,8 @@ def test_a_tie_said_outside_counts(tmp_path: Path) -> None:
         tensors={"language_model.lm_head.weight": DROP},
     )
     assert codes(planned(folder)) == []
+
+
+def test_a_text_part_that_leaves_out_a_size_is_told_so(tmp_path: Path) -> None:
+    folder = nested(tmp_path / "m", "text_config", text={"hidden_size": DROP})
+    refused(folder, "config-key-missing", "text_config.hidden_size")
