@@ -114,7 +114,7 @@ def machine() -> dict[str, object]:
         "cpu": model,
         "system": platform.system(),
         "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_average": round(os.getloadavg()[0], 2),
     }
 
 

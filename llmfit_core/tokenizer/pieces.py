@@ -59,6 +59,8 @@ class Pieces:
 
     def ids(self) -> dict[str, int]:
         """Ids by text, padding left out."""
+        if TokenType.UNUSED not in self.types:
+            return dict(zip(self.texts, range(len(self.texts)), strict=True))
         return {t: i for i, t in enumerate(self.texts) if self.types[i] != TokenType.UNUSED}
 
 
@@ -86,12 +88,12 @@ def from_ids(vocab: object, where: str) -> Pieces:
                 "Get the file anew.",
             )
         slots[token] = text
-    pieces = Pieces()
-    taken = vocab if len(vocab) <= top else ()
-    for token, known in enumerate(slots):
-        pieces.texts.append(known if known is not None else pad_name(token, taken))
-        pieces.types.append(TokenType.NORMAL if known is not None else TokenType.UNUSED)
-        pieces.scores.append(0.0 if known is not None else PAD_SCORE)
+    gaps = [token for token, known in enumerate(slots) if known is None]
+    pieces = Pieces(types=[TokenType.NORMAL] * len(slots), scores=[0.0] * len(slots))
+    for token in gaps:
+        slots[token] = pad_name(token, vocab)
+        pieces.types[token], pieces.scores[token] = TokenType.UNUSED, PAD_SCORE
+    pieces.texts = [text for text in slots if text is not None]
     return pieces
 
 
