@@ -126,16 +126,16 @@ def convert(
         if on_plan is not None:
             on_plan(plan)
         losses = _Losses(strict=recipe.strict)
-        verified: dict[str, object] = {}
+        verified, proven = _prove_before(plan, exporter, registry) if verify else ({}, ())
         with staging(plan, where) as journal:
             sums.start(_read_files(plan))
             filled = write(plan, exporter, where, journal, workers=workers, judge=losses.judge, progress=progress)
             sources = sums.wait(_read_files(plan))
-            events = (*plan.events, *losses.events)
+            events = (*plan.events, *losses.events, *proven)
             if verify:
                 target = where.stage if where.whole_folder else where.staged[0]
                 exporter.reopen(target, plan)
-                said, more = _prove(plan, target, exporter, registry)
+                said, more = _prove_after(plan, target, exporter, registry)
                 verified |= {"reopened": True} | said
                 events = (*events, *more)
             names = [f.relative_to(where.folder).as_posix() for f in where.files]
@@ -237,17 +237,29 @@ def _read_files(plan: Plan) -> tuple[Path, ...]:
     return tuple(Path(p) for p in sorted(paths))
 
 
-def _prove(
-    plan: Plan, target: Path, exporter: Exporter, registry: PluginRegistry
+def _prove_before(
+    plan: Plan, exporter: Exporter, registry: PluginRegistry
 ) -> tuple[dict[str, object], tuple[Event, ...]]:
-    from llmfit_core.verify.tokens import prove_tokens
+    """The tokens, which need no weight: of the planned file, or of the GGUF file that a folder is made of."""
+    from llmfit_core.verify.tokens import prove_plan, prove_tokens, tokenizing_runtime
 
     gguf = plan.model.checkpoint.gguf
-    if exporter.name == "gguf":
-        return prove_tokens(plan.model, target, "gguf", registry)
+    if exporter.suffix:
+        return prove_plan(plan, tokenizing_runtime(exporter.name, registry))
     if gguf is not None:
-        return prove_tokens(plan.model, gguf.files[0], "gguf", registry)
+        return prove_tokens(plan.model, gguf.files[0], tokenizing_runtime("gguf", registry))
     return {}, ()
+
+
+def _prove_after(
+    plan: Plan, target: Path, exporter: Exporter, registry: PluginRegistry
+) -> tuple[dict[str, object], tuple[Event, ...]]:
+    """The written file opens in a runtime, where one is installed that serves the format."""
+    from llmfit_core.verify.opening import prove_opens
+    from llmfit_core.verify.tokens import tokenizing_runtime
+
+    runtime = tokenizing_runtime(exporter.name, registry)
+    return ({}, ()) if runtime is None else prove_opens(runtime, target, plan.size)
 
 
 class _Losses:

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from llmfit_core.plan import Artifact, Plan
 
 
+AFTERWARDS = (
+    "tokens-not-proven", "tokens-known-difference", "not-opened", "underflow", "not-finite", "observer-failed",
+)  # fmt: skip
+"""Events that the plan, printed before, cannot have told."""
+
+
 def plan_json(plan: Plan) -> dict[str, object]:
     """The documented JSON of a plan."""
     model = plan.model
@@ -139,9 +145,12 @@ def print_artifact(artifact: Artifact, events: Sequence[Event]) -> None:
         if verified.get("reopened"):
             said.append("reopened")
         if verified.get("tokens"):
-            said.append(f"token ids equal in {verified['runtime']} on {verified['texts']} texts")
+            known = f", {verified['known_differences']} known differences" if verified.get("known_differences") else ""
+            said.append(f"token ids equal in {verified['runtime']} on {verified['texts']} texts{known}")
+        if verified.get("opened"):
+            said.append(f"opened in {verified['runtime']}")
     print(f"check: {', '.join(said) or 'none (--no-verify)'}", file=sys.stderr)
     print(f"true bits per weight: {manifest['bits_per_weight']:.2f}", file=sys.stderr)
-    print_events([e for e in events if e.code in ("tokens-not-proven", "underflow", "not-finite", "observer-failed")], sys.stderr)
+    print_events([e for e in events if e.code in AFTERWARDS], sys.stderr)
     for path in artifact.paths:
         print(path)

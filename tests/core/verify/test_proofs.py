@@ -1,0 +1,60 @@
+"""What `convert` proves: tokens before the work, opening after it; and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llmfit_llamacpp import LLAMACPP
+
+from llmfit_core.errors import LaunchError, SourceError, VerificationError
+from llmfit_core.verify.opening import prove_opens
+from tests.cases.source import command
+from tests.tiny import tiny
+
+
+def test_a_wrong_pretokenizer_is_found_before_a_weight_is_read(tmp_path: Path) -> None:
+    folder = tiny("qwen2", tmp_path / "model")
+    out = tmp_path / "out" / "m.gguf"
+    said = command("convert", folder, "--to", "gguf:q8_0", "-o", out, "--pre", "falcon")
+    assert said.code == 9, said.err
+    assert "[tokens-differ]" in said.err
+    assert not out.parent.exists()
+
+
+def test_what_was_proven_is_told_and_kept(tmp_path: Path) -> None:
+    folder = tiny("qwen2", tmp_path / "model")
+    out = tmp_path / "m.gguf"
+    said = command("convert", folder, "--to", "gguf:f32", "-o", out, "--json")
+    assert said.code == 0, said.err
+    kept = json.loads((tmp_path / "llmfit.json").read_text(encoding="utf-8"))["artifacts"]["m.gguf"]["verified"]
+    assert kept["reopened"] and kept["tokens"] and kept["opened"]
+    assert json.loads(said.out)["artifact"]["manifest"]["verified"] == kept
+
+
+def test_a_file_that_the_runtime_refuses_is_an_error(tmp_path: Path) -> None:
+    def refuse(*_: object) -> list[list[float]]:
+        raise SourceError("tensor-shape", "blk.0.attn_q.weight has another shape", "Convert again.")
+
+    with pytest.raises(VerificationError, match="does-not-open"):
+        prove_opens(replace(LLAMACPP, score=refuse), tmp_path / "m.gguf", 10)
+
+
+def test_a_file_of_nonsense_numbers_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="not-finite"):
+        prove_opens(replace(LLAMACPP, score=lambda *_: [[float("nan")], [float("nan")]]), tmp_path / "m.gguf", 10)
+
+
+def test_a_runtime_that_cannot_say_is_told_and_no_error(tmp_path: Path) -> None:
+    def broken(*_: object) -> list[list[float]]:
+        raise LaunchError("runtime-died", "the runtime died", "Reinstall it.")
+
+    said, events = prove_opens(replace(LLAMACPP, score=broken), tmp_path / "m.gguf", 10)
+    assert (said, [e.code for e in events]) == ({}, ["not-opened"])
+
+
+def test_what_is_too_large_for_this_machine_is_left_alone(tmp_path: Path) -> None:
+    said, events = prove_opens(LLAMACPP, tmp_path / "m.gguf", 1 << 60)
+    assert (said, [e.code for e in events]) == ({}, ["not-opened"])
