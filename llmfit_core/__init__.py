@@ -97,6 +97,7 @@ __all__ = [
     "VerificationError",
     "Vocab",
     "Written",
+    "__version__",
     "convert",
     "hookimpl",
     "load_plugins",

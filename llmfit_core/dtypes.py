@@ -61,5 +61,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in ("bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0"):
         import ml_dtypes
 
-        return numpy.dtype(getattr(ml_dtypes, wanted))
+        found: np.dtype[Any] = numpy.dtype(getattr(ml_dtypes, wanted))
+        return found
     return numpy.dtype(wanted)

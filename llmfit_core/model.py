@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmfit_core.events import Event
-from llmfit_core.tensors import Tensor, TensorRef
-
 if TYPE_CHECKING:
     from llmfit_core.architecture import Architecture
     from llmfit_core.checkpoint import Checkpoint
+    from llmfit_core.events import Event
     from llmfit_core.rope import Rope
+    from llmfit_core.tensors import Tensor, TensorRef
     from llmfit_core.tokenizer.vocab import Vocab
 
 
@@ -84,7 +83,7 @@ class Model:
     def integer(self, hparam: str, default: int = 0) -> int:
         """An hparam as an integer."""
         value = self.hparams.get(hparam)
-        return default if value is None else int(value)  # type: ignore[call-overload, no-any-return]
+        return default if value is None else int(value)  # type: ignore[call-overload]
 
     @property
     def layers(self) -> int:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmfit_core.events import Event
-from llmfit_core.tensors import Tensor
-
 if TYPE_CHECKING:
+    from llmfit_core.events import Event
     from llmfit_core.model import Model
+    from llmfit_core.tensors import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llmfit_core.events import Event
+if TYPE_CHECKING:
+    from llmfit_core.events import Event
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def read_bytes(path: str, offset: int, length: int) -> memoryview:
     """
     import numpy as np
 
-    buffer = memoryview(np.empty(length, np.uint8)).cast("B")  # not zeroed first, unlike bytearray
+    buffer = np.empty(length, np.uint8).data  # not zeroed first, unlike bytearray
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(offset)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from llmfit_core.cli.context import registry
-from llmfit_core.cli.recipe import parse_size, recipe_from
+from llmfit_core.cli.recipe import UsageError, parse_size, recipe_from
 from llmfit_core.cli.results import print_json
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="A model folder, a .gguf file, or a hub id (org/name[@revision]).")]
@@ -63,7 +63,7 @@ def plan(
 
 def convert(
     source: Source,
-    out: Annotated[Path, typer.Option("-o", "--out", help="A file, where it ends in the format's suffix, else a folder.")],
+    out: Annotated[str, typer.Option("-o", "--out", metavar="PATH", help="A file, where it ends in the format's suffix, else a folder.")],
     to: To = None,
     as_json: Json = False,
     strict: Strict = False,
@@ -91,11 +91,13 @@ def convert(
         rope_freq_base=rope_freq_base, rope_freq_scale=rope_freq_scale, settings=set_, pre=pre,
         split_max_bytes=parse_size(split_max_size), force=force,
     )  # fmt: skip
+    if not out:
+        raise UsageError("bad-option", "-o '' names no place", "Give a file or a folder.")
     with progress_bar("converting") as progress:
         artifact, events = run_conversion(
             source,
             wanted,
-            out,
+            Path(out),
             registry(),
             overwrite=overwrite,
             verify=not no_verify,

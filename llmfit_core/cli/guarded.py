@@ -36,6 +36,9 @@ def run(arguments: list[str]) -> int:
         return _flushed(code)
     except BrokenPipeError:  # nobody reads the errors either
         return _flushed(BROKEN_PIPE)
+    except OutputError as error:  # of the result itself
+        _tell(error, False)
+        return error.exit_code
 
 
 def _guarded(arguments: list[str], debug: bool) -> int:
@@ -56,6 +59,8 @@ def _guarded(arguments: list[str], debug: bool) -> int:
     except BrokenPipeError:
         return BROKEN_PIPE
     except Exception as error:
+        if isinstance(error, OSError) and (code := _flushed(0)):
+            return code  # it was standard output
         if debug:
             raise
         cause = f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ DEFAULT_TO = "gguf:q4_k_m"
 FILE_KEYS = (
     "to name tensor_types metadata context_length rope_freq_base rope_freq_scale pre split_max_size strict force".split()
 )
+MAX_BYTES = 1 << 20
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -62,10 +63,13 @@ def _target(to: str) -> tuple[str, str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise SourceError("bad-recipe", f"{path} is no file", "Check the path.")
+        with open(path, "rb") as file:
+            value = tomllib.loads(file.read(MAX_BYTES).decode())
     except OSError as error:
         raise SourceError("bad-recipe", f"{path}: {error.strerror}", "Check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError("bad-recipe", f"{path} is not TOML: {error}", "Mend it.") from None
     odd = [k for k in value if k not in FILE_KEYS]
     if odd:
@@ -75,7 +79,8 @@ def _read(path: Path) -> dict[str, Any]:
         "rope_freq_scale": (int, float), "split_max_size": (str, int), "strict": bool, "force": bool,
     }  # fmt: skip
     for key, item in value.items():
-        if not isinstance(item, kinds.get(key, str)):
+        wanted = kinds.get(key, str)
+        if not isinstance(item, wanted) or (isinstance(item, bool) and wanted is not bool):
             raise SourceError("bad-recipe", f"{path}: {key} is a {type(item).__name__}", "Give it the right kind of value.")
     for key in ("tensor_types", "metadata"):
         if key in value:

@@ -10,14 +10,25 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
+from llmfit_core.errors import OutputError
+
 SCHEMA = 1
 _streams: list[TextIO] = []
 
 
 def print_json(body: Mapping[str, object]) -> None:
-    """Print a command's one JSON object, `{"schema": 1, **body}`, in plain ASCII, so that any locale can hold it."""
+    """Print a command's one JSON object, `{"schema": 1, **body}`, in plain ASCII, so that any locale can hold it.
+
+    Raises:
+        OutputError: `write-failed`.
+    """
     value = _finite({"schema": SCHEMA, **body})
-    print(json.dumps(value, default=str, allow_nan=False), file=_streams[-1] if _streams else sys.stdout, flush=True)
+    try:
+        print(json.dumps(value, default=str, allow_nan=False), file=_streams[-1] if _streams else sys.stdout, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError("write-failed", f"standard output: {error.strerror}", "Send it elsewhere.") from error
 
 
 @contextlib.contextmanager

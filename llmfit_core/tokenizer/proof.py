@@ -132,7 +132,7 @@ def _by_tokenizers(side: Mapping[str, Path], texts: Sequence[str], add_special: 
 
     tokenizers = _library("tokenizers")
     try:
-        judge = tokenizers.Tokenizer.from_file(str(side["tokenizer.json"]))
+        judge = tokenizers.Tokenizer.from_str(side["tokenizer.json"].read_text(encoding="utf-8"))
     except Exception as error:
         raise SourceError(
             "bad-tokenizer", f"tokenizer.json: tokenizers does not load it: {error}", "Get the file anew."
@@ -148,7 +148,7 @@ def _by_sentencepiece(side: Mapping[str, Path], texts: Sequence[str]) -> list[li
     from llmfit_core.tokenizer.read import read_vocab
 
     sentencepiece = _library("sentencepiece")
-    judge = sentencepiece.SentencePieceProcessor(model_file=str(side["tokenizer.model"]))
+    judge = sentencepiece.SentencePieceProcessor(model_proto=side["tokenizer.model"].read_bytes())
     vocab = read_vocab({k: v for k, v in side.items() if "template" not in k}, {})
     special = (TokenType.CONTROL, TokenType.USER_DEFINED)
     own = {i for i in range(judge.vocab_size()) if judge.IdToPiece(i).replace("\u2581", " ") == vocab.tokens[i]}

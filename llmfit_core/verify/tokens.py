@@ -62,7 +62,7 @@ def prove_tokens(
         raise VerificationError(
             "vocabulary-refused", f"{runtime.name} refuses the vocabulary: {error.cause}", error.remedy
         ) from error
-    known = {}
+    known: dict[str, str] = {}
     for text, want, have in zip(texts, expected, found, strict=True):
         if list(want) == list(have):
             continue

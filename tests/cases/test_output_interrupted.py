@@ -281,7 +281,7 @@ def test_a_limit_on_file_size(model: Path, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
     done = subprocess.run(
-        command(model, out, log, delay=0), check=False, capture_output=True, text=True, preexec_fn=limit  # noqa: PLW1509
+        command(model, out, log, delay=0), check=False, capture_output=True, text=True, preexec_fn=limit
     )
     assert done.returncode == OutputError.exit_code, done.stderr
     assert "[disk-full]" in done.stderr

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import gguf
 import numpy as np
 import pytest
-from llmfit_gguf.container import ALIGNMENT, header_bytes, layout
-from llmfit_gguf.splitting import parse_size, part_kv, part_name, plan_split
-from llmfit_gguf.stream import Job, fill
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.readers.gguf_values import KV
 from llmfit_core.tensors import Given
+from llmfit_gguf.container import ALIGNMENT, header_bytes, layout
+from llmfit_gguf.splitting import parse_size, part_kv, part_name, plan_split
+from llmfit_gguf.stream import Job, fill
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
-from llmfit_gguf.dequant import Dequantized, dequantize_rows
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.readers.ggml_types import BY_NAME, PLAIN, Blocked
 from llmfit_core.tensors import read
+from llmfit_gguf.dequant import Dequantized, dequantize_rows
 
 NO_KERNEL = {"q8_1", "q8_k"}
 

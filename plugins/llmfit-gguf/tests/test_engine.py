@@ -13,6 +13,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+
+from llmfit_core.errors import PluginError, UnsupportedError
 from llmfit_gguf import engine
 from llmfit_gguf.engine import (
     BLOCK_TYPES,
@@ -23,8 +25,6 @@ from llmfit_gguf.engine import (
     row_bytes,
     scale_losses,
 )
-
-from llmfit_core.errors import PluginError, UnsupportedError
 
 DATA = Path(__file__).parent / "data"
 WANT: dict[str, str] = json.loads((DATA / "bytes.json").read_text(encoding="utf-8"))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from llmfit_core.errors import UnsupportedError
 from llmfit_gguf.ftypes import SCHEMES, scheme_named
 from llmfit_gguf.mix import Choice, TensorInfo, choose_types, facts_from_metadata
 from llmfit_gguf.mix_tables import MixFacts
-
-from llmfit_core.errors import UnsupportedError
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "json"
 MIXES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "mixes.json").read_text(encoding="utf-8"))

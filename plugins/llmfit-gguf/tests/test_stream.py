@@ -15,15 +15,15 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from llmfit_gguf import stream
-from llmfit_gguf.container import header_bytes, layout
-from llmfit_gguf.rows import Losses
-from llmfit_gguf.stream import FillReport, Job, JobResult, fill
 
 from llmfit_core.errors import LlmfitError, OutputError, PluginError, SourceError, UnsupportedError
 from llmfit_core.readers.ggml_types import BY_NAME, Blocked
 from llmfit_core.tensors import Given, Stored, Tensor
 from llmfit_core.transform import PermuteRope, Stack, Transpose
+from llmfit_gguf import stream
+from llmfit_gguf.container import header_bytes, layout
+from llmfit_gguf.rows import Losses
+from llmfit_gguf.stream import FillReport, Job, JobResult, fill
 
 if TYPE_CHECKING:
     from pathlib import Path

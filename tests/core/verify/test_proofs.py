@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmfit_llamacpp import LLAMACPP
 
 from llmfit_core.errors import LaunchError, SourceError, VerificationError
 from llmfit_core.verify.opening import prove_opens
+from llmfit_llamacpp import LLAMACPP
 from tests.cases.source import command
 from tests.tiny import tiny
 
@@ -30,7 +30,7 @@ def test_what_was_proven_is_told_and_kept(tmp_path: Path) -> None:
     said = command("convert", folder, "--to", "gguf:f32", "-o", out, "--json")
     assert said.code == 0, said.err
     kept = json.loads((tmp_path / "llmfit.json").read_text(encoding="utf-8"))["artifacts"]["m.gguf"]["verified"]
-    assert kept["reopened"] and kept["tokens"] and kept["opened"]
+    assert [kept["reopened"], kept["tokens"], kept["opened"]] == [True, True, True]
     assert json.loads(said.out)["artifact"]["manifest"]["verified"] == kept
 
 

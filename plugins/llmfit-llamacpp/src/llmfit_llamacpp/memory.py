@@ -28,7 +28,7 @@ class Room:
 
 def main_memory() -> int:
     """Bytes of main memory that can be had now, within the limit of the control group this process is in."""
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     return min(int(psutil.virtual_memory().available), _group_room())
 
