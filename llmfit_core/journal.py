@@ -64,7 +64,7 @@ def open_journal(stage: Path, files: dict[Path, int], digest: str) -> Iterator[J
     path = stage / NAME
     if not path.is_file() and (stranger := next(iter(sorted(stage.iterdir())), None)):
         raise _stranger(stranger)
-    with open(path, "a+", encoding="utf-8", errors="replace") as handle:
+    with open(path, "a+", encoding="utf-8", errors="surrogateescape") as handle:
         _lock(handle, path)
         handle.seek(0)
         text = handle.read(64 << 20)

@@ -128,7 +128,7 @@ def write_manifest(folder: Path, name: str, entry: Mapping[str, object]) -> None
         text = json.dumps({"schema": SCHEMA, "artifacts": dict(sorted(artifacts.items()))}, indent=1, ensure_ascii=False)
         partial = folder / f"{NAME}.{os.getpid()}.partial"
         try:
-            with open(partial, "w", encoding="utf-8") as file:
+            with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text + "\n")
                 file.flush()
                 os.fsync(file.fileno())

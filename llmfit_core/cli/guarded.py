@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ USAGE = 2
 INTERNAL = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_STDOUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 def run(arguments: list[str]) -> int:
@@ -59,8 +61,8 @@ def _guarded(arguments: list[str], debug: bool) -> int:
     except BrokenPipeError:
         return BROKEN_PIPE
     except Exception as error:
-        if isinstance(error, OSError) and (code := _flushed(0)):
-            return code  # it was standard output
+        if isinstance(error, OSError) and error.errno in _STDOUT and error.filename is None:
+            return _unprinted(error)
         if debug:
             raise
         cause = f"{type(error).__name__}: {error}"
@@ -110,10 +112,15 @@ def _flushed(code: int) -> int:
         abandon_stdout()
         return BROKEN_PIPE
     except OSError as error:
-        abandon_stdout()
-        _tell(OutputError("write-failed", f"standard output: {error.strerror}", "Send it elsewhere."), False)
-        return OutputError.exit_code
+        return _unprinted(error)
     return code
+
+
+def _unprinted(error: OSError) -> int:
+    """An error that no file has is one of printing."""
+    abandon_stdout()
+    _tell(OutputError("write-failed", f"standard output: {error.strerror}", "Send it elsewhere."), False)
+    return OutputError.exit_code
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
