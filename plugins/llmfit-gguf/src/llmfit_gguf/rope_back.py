@@ -45,7 +45,7 @@ def rope_config(
     elif frequencies:
         scaling = _llama3(frequencies, float(hparams["rope.freq_base"]), dims) if attention == 1 else None
         out["rope_scaling"] = scaling or _longrope(frequencies, frequencies, attention, original)
-    elif kind == "longrope":
+    elif kind == "longrope" or "rope_factors_long.weight" in file.tensors:  # some writers leave the type out
         long, short = _factors(file, "rope_factors_long.weight"), _factors(file, "rope_factors_short.weight")
         out["rope_scaling"] = _longrope(long, short, attention, original)
         out["original_max_position_embeddings"] = original
