@@ -51,6 +51,7 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python tools/gen_index.py
 	$(BIN)/python tools/gen_hooks_reference.py
 	$(BIN)/python tools/gen_cli_reference.py
+	$(BIN)/python tools/gen_errors_reference.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -120,6 +120,7 @@ class Plan:
         files: What will be written, byte for byte but for the tensors' data.
         graph: The graph's name, for formats that have one.
         engine: The engine it was read from.
+        metadata: What the artifact says of itself, key by key, for people; long lists by their length.
         checks: What only data can decide.
         events: Every warning, fallback and bound.
         exact_context: Tokens up to which the artifact is exact; `None` for the whole context.
@@ -133,6 +134,7 @@ class Plan:
     files: tuple[OutputFile, ...] = ()
     graph: str = ""
     engine: str = ""
+    metadata: Mapping[str, object] = field(default_factory=dict)
     checks: tuple[DataCheck, ...] = ()
     events: tuple[Event, ...] = ()
     exact_context: int | None = None

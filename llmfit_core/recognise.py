@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from llmfit_core.architecture import REQUIRED, Reads
 from llmfit_core.errors import LlmfitError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.resolve import resolve
@@ -126,7 +127,8 @@ def _no_class(evidence: str, found: Architecture) -> Event:
 def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture]) -> tuple[list[Architecture], str]:
     """The candidates whose tables know every tensor and miss none of their own, and by what evidence.
 
-    Among several those win whose tables know and read most of the config's keys.
+    Among several those win whose tables know and read most of the config's keys, and then those that assume least where
+    the config is silent: without the key, a sliding window is not made up.
     """
     fitting = []
     for architecture in candidates:
@@ -134,10 +136,16 @@ def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture])
             ledger = resolve(checkpoint, architecture).ledger
         except LlmfitError:
             continue
-        fitting.append((len(ledger.unknown), -len(ledger.consumed), architecture))
-    best = min((f[:2] for f in fitting), default=None)
-    winners = [f[2] for f in fitting if f[:2] == best]
+        fitting.append((len(ledger.unknown), -len(ledger.consumed), _assumed(checkpoint, architecture), architecture))
+    best = min((f[:3] for f in fitting), default=None)
+    winners = [f[3] for f in fitting if f[:3] == best]
     return winners, "tensor names" if len(winners) == len(fitting) else "tensor names and config keys"
+
+
+def _assumed(checkpoint: Checkpoint, architecture: Architecture) -> int:
+    """How many keys the config lacks for which the table would put in a value of its own."""
+    uses = {k: u for k, u in architecture.config.items() if isinstance(u, Reads) and k not in checkpoint.config.values}
+    return sum(bool(u.default) and u.default is not REQUIRED for u in uses.values())
 
 
 def _unknown(

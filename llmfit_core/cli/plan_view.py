@@ -37,6 +37,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
         "decoders": list(plan.decoders),
         "plugins": dict(plan.plugins),
         "hparams": {k: v for k, v in model.hparams.items() if isinstance(v, (int, float, str, bool))},
+        "metadata": dict(plan.metadata),
         "exact_context": plan.exact_context,
         "bits_per_weight": round(bits_per_weight(plan), 4),
         "bytes": plan.size,

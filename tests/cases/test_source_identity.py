@@ -105,9 +105,13 @@ def test_tensor_names_decide_where_the_config_is_silent(tmp_path: Path, family: 
     assert plan["evidence"] == "tensor names"
 
 
-def test_names_that_fit_two_classes_decide_nothing(tmp_path: Path) -> None:
-    folder = tiny("llama", tmp_path / "m", config={"architectures": DROP, "model_type": DROP})
-    refused(folder, "ambiguous-architecture", "LlamaForCausalLM", "MistralForCausalLM", exit_code=4)
+def test_of_two_classes_with_the_same_names_the_one_that_assumes_less_is_taken(tmp_path: Path) -> None:
+    """Mistral's tensors are called as Llama's are; only its config speaks of a sliding window."""
+    plan = planned(tiny("llama", tmp_path / "m", config={"architectures": DROP, "model_type": DROP}))
+    assert plan["architecture"] == "llama"
+    said = tiny("mistral", tmp_path / "n", config={"architectures": DROP, "model_type": DROP, "sliding_window": 64})
+    plan = planned(said)
+    assert (plan["architecture"], plan["exact_context"]) == ("mistral", 64)
 
 
 def test_names_that_fit_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from llmfit_core.readers.gguf_values import KV
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from llmfit_core.architecture import Graph
     from llmfit_core.model import Model
 
@@ -37,3 +39,8 @@ def _typed(name: str, value: object) -> KV:
     if isinstance(value, float) or name.endswith(FLOAT_KEYS):
         return KV("float32", float(value))  # type: ignore[arg-type]
     return KV("uint32", int(value))  # type: ignore[call-overload]
+
+
+def as_json(keys: Mapping[str, KV]) -> dict[str, object]:
+    """Keys as plain values; arrays by type and length."""
+    return {k: f"{v.type} of {len(v.value)}" if v.type.startswith("array") else v.value for k, v in keys.items()}

@@ -20,7 +20,7 @@ from llmfit_gguf.container import header_bytes, layout
 from llmfit_gguf.ftypes import QUANTIZATION_VERSION, scheme_named
 from llmfit_gguf.graphs import choose_graph
 from llmfit_gguf.layout import to_gguf
-from llmfit_gguf.metadata import hparam_keys
+from llmfit_gguf.metadata import as_json, hparam_keys
 from llmfit_gguf.mix import TensorInfo, choose_types, facts_from_metadata
 from llmfit_gguf.patterns import require_quick
 from llmfit_gguf.rope_keys import rope_keys
@@ -92,6 +92,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         files=files,
         graph=graph.name,
         engine=graph.engine,
+        metadata=as_json(keys),
         checks=(*_head_check(model), *_ternary_check(tensors)),
         events=(*events, *split_events),
         exact_context=exact,
