@@ -368,7 +368,7 @@ def test_a_failed_check_leaves_nothing(
     def prove(*_: object) -> None:
         raise VerificationError("tokens-differ", "they differ", "Report it.")
 
-    monkeypatch.setattr(pipeline, "_prove", prove)
+    monkeypatch.setattr(pipeline, "_prove_after", prove)
     with pytest.raises(LlmfitError, match="they differ"):
         convert(model, Q8, tmp_path / "o" / "m.gguf", registry)
     assert list((tmp_path / "o").iterdir()) == []
