@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llmfit_core.errors import LlmfitError, OutputError, SourceError
+from llmfit_core.errors import OutputError, SourceError, VerificationError
 from llmfit_core.pipeline import convert
 from llmfit_core.plan import Recipe
 from tests.tiny import tiny
@@ -24,6 +24,8 @@ from tests.tiny import tiny
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from llmfit_core.export import Filled, FillOptions
+    from llmfit_core.plan import OutputFile
     from llmfit_core.plugins import PluginRegistry
 
 Q8 = Recipe(exporter="gguf", scheme="q8_0")
@@ -359,16 +361,24 @@ def test_the_stage_is_locked_until_it_is_published(
     assert sha(artifact.paths[0]) == artifact.manifest["files"]["m.gguf"]["sha256"]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("at", [0, 8, 24])
 def test_a_failed_check_leaves_nothing(
-    model: Path, registry: PluginRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, registry: PluginRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    import llmfit_core.pipeline as pipeline
-    from llmfit_core.errors import VerificationError
+    """The disk gives back another header than was written."""
+    import llmfit_gguf.filling as filling
 
-    def prove(*_: object) -> None:
-        raise VerificationError("tokens-differ", "they differ", "Report it.")
+    fill = filling.fill_file
 
-    monkeypatch.setattr(pipeline, "_prove_after", prove)
-    with pytest.raises(LlmfitError, match="they differ"):
+    def filling_badly(file: OutputFile, path: Path, options: FillOptions) -> Filled:
+        done = fill(file, path, options)
+        with open(path, "r+b") as handle:
+            handle.seek(at)
+            handle.write(b"\xff" * 4)
+        return done
+
+    monkeypatch.setattr(filling, "fill_file", filling_badly)
+    with pytest.raises(VerificationError) as caught:
         convert(model, Q8, tmp_path / "o" / "m.gguf", registry)
+    assert caught.value.code == "not-as-planned"
     assert list((tmp_path / "o").iterdir()) == []
