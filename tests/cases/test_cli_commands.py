@@ -284,10 +284,10 @@ def test_names_that_are_no_unicode(tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/odd \xff name"
     os.rename(source, odd)
     for extra in ((), ("--json",)):
-        done = subprocess.run([sys.executable, "-c", MAIN, b"plan", odd, *map(os.fsencode, extra)], capture_output=True, check=False)
+        done = subprocess.run([sys.executable, "-c", MAIN, "plan", os.fsdecode(odd), *extra], capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
     out = os.fsencode(tmp_path) + b"/out \xfe.gguf"
-    command = [sys.executable, "-c", MAIN, b"convert", odd, b"-o", out, b"--to", b"gguf:q8_0"]
+    command = [sys.executable, "-c", MAIN, "convert", os.fsdecode(odd), "-o", os.fsdecode(out), "--to", "gguf:q8_0"]
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == out + b"\n"

@@ -296,7 +296,7 @@ def test_too_little_room_is_known_before_the_work(
 ) -> None:
     import shutil
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1000))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1000))
     with pytest.raises(OutputError) as caught:
         convert(model, Q8, tmp_path / "m.gguf", registry, verify=False)
     assert caught.value.code == "disk-full"
@@ -344,7 +344,7 @@ def test_the_stage_is_locked_until_it_is_published(
     """A second process must not write into what the first one is about to rename."""
     import llmfit_core.pipeline as pipeline
 
-    publish: Callable[..., None] = pipeline.publish
+    publish: Callable[..., None] = pipeline.publish  # type: ignore[attr-defined]
     codes = []
 
     def publishing(*args: object) -> None:
@@ -361,7 +361,7 @@ def test_the_stage_is_locked_until_it_is_published(
     assert sha(artifact.paths[0]) == artifact.manifest["files"]["m.gguf"]["sha256"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("at", [0, 8, 24])
+@pytest.mark.parametrize("at", [0, 8, 24, 100, 5000])
 def test_a_failed_check_leaves_nothing(
     model: Path, registry: PluginRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

@@ -18,7 +18,7 @@ _REMEDY = "The disk or another program changed the file; convert again."
 
 
 def reopen_gguf(path: Path, plan: Plan) -> None:
-    """Read a GGUF model's headers back: every planned tensor is there, with its type, shape and place.
+    """Read a GGUF model's headers back: every planned tensor is there, every key of the first file too.
 
     Raises:
         VerificationError: `not-as-planned`.
@@ -33,6 +33,10 @@ def reopen_gguf(path: Path, plan: Plan) -> None:
             raise VerificationError("not-as-planned", f"{path}: {tensor.name} is not as planned", _REMEDY)
     if len(found) != len(plan.tensors):
         raise VerificationError("not-as-planned", f"{path} holds {len(found)} tensors", _REMEDY)
+    head = plan.files[0].head
+    with open(path, "rb") as file:
+        if file.read(len(head)) != head:
+            raise VerificationError("not-as-planned", f"{path} has another header than was planned", _REMEDY)
 
 
 def reopen_hf(path: Path, plan: Plan) -> None:
