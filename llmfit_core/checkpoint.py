@@ -37,6 +37,7 @@ class Checkpoint:
         weight_files: The files that hold the tensors.
         gguf: The opened GGUF, for a `.gguf` source.
         vocab: The tokenizer, where the source carries it itself (GGUF).
+        quantized: Element types a decoder found that had lost something already (`q4_1`).
         events: What was noticed.
     """
 
@@ -50,6 +51,7 @@ class Checkpoint:
     weight_files: tuple[Path, ...] = ()
     gguf: GgufFile | None = None
     vocab: Vocab | None = None
+    quantized: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
 
 

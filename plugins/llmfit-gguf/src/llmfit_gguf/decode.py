@@ -73,12 +73,8 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     events = []
     quantized = sorted({t.ggml_type for t in file.tensors.values() if t.ggml_type not in PLAIN})
     if quantized:
-        events.append(
-            Event(
-                code="requantized",
-                message=f"the source is already quantized ({', '.join(quantized)}): what that lost stays lost",
-            )
-        )
+        message = f"the source is already quantized ({', '.join(quantized)}): what that lost stays lost"
+        events.append(Event(code="source-quantized", message=message, severity="info"))
     repo = file.kv.get("llmfit.source.repo")
     config = normalise(raw)
     return replace(
@@ -87,6 +83,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         config=config,
         tensors={r.name: r for r in refs},
         vocab=vocab,
+        quantized=tuple(quantized),
         events=(*checkpoint.events, *events),
     )
 

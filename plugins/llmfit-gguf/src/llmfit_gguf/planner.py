@@ -83,6 +83,10 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     if name != wished:
         message = f"the model is called {name!r}: loaders take {wished!r} for a Phi-3, whose tokens this one lacks"
         events.append(Event(code="name-changed", message=message, severity="info", subject="general.name"))
+    if model.checkpoint.quantized and scheme.rule == "mix":
+        was = ", ".join(model.checkpoint.quantized)
+        message = f"{scheme.name} is made from weights that were quantized before ({was}); each time loses more"
+        events.append(Event(code="requantized", message=message))
     events += _override_events(model, recipe)
     stem = f"{file_stem(recipe.name or model.name)}-{_label(scheme.name, tensors)}"
     files, split_events = _files(f"{stem}.gguf", keys, tensors, recipe)
