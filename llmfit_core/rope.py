@@ -156,7 +156,7 @@ def read_rope(
                 subject="rope_scaling.factor",
             )
         )
-    truncate = scaling.get("truncate")
+    truncate = scaling.get("truncate", True)
     if truncate not in (None, True, False):
         raise SourceError("rope-key-invalid", f"rope key truncate in config.json is {truncate!r:.40}", _CORRECT)
     mscale, all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
@@ -171,7 +171,7 @@ def read_rope(
         attention_factor=number("attention_factor", default),
         beta_fast=number("beta_fast", 32.0),
         beta_slow=number("beta_slow", 1.0),
-        truncate=truncate is None or bool(truncate),
+        truncate=bool(truncate),  # an explicit null is false, as in transformers
     )
     return rope, tuple(events)
 
