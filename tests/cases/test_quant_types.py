@@ -109,7 +109,7 @@ def test_overrides_that_mean_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("pattern", [r"(([a-z._0-9])+)+!", r"^(([a-z.]|[a-z0-9_.])*)*!$", r"(.|..|...)*(.|..)*(.|..)*x{9}"])
+@pytest.mark.parametrize("pattern", [r"(([a-z._0-9])+)+!", r"(.|..|...)*(.|..)*(.|..)*x{9}"])
 def test_patterns_that_never_end(registry: PluginRegistry, wide: Path, pattern: str) -> None:
     begun = time.monotonic()
     with pytest.raises(UnsupportedError) as caught:

@@ -62,7 +62,14 @@ class Place:
                 signal.signal(signal.SIGTERM, stopped)
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run `llmfit`, in this process, which saves its start."""
+        """Run `llmfit`, in this process, which saves its start; in one of its own where variables are set.
+
+        Libraries read theirs when they are imported (`HF_HUB_OFFLINE`), which another test may have done.
+        """
+        if env:
+            command = [sys.executable, "-m", "llmfit_core", *arguments]
+            with self.entered(**env):
+                return subprocess.run(command, capture_output=True, text=True, check=False)
         from llmfit_core.cli.guarded import run
 
         out, err = io.StringIO(), io.StringIO()

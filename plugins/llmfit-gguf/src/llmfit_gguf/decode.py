@@ -111,12 +111,13 @@ def _find(file: GgufFile, name: str, architectures: Sequence[Architecture]) -> t
             return pair
     held = {k.split(".")[2] if k.startswith("blk.") else k.split(".")[0] for k in file.tensors}
 
-    def fit(pair: tuple[Architecture, Graph]) -> int:
+    def fit(pair: tuple[Architecture, Graph]) -> tuple[int, bool]:
         architecture, graph = pair
         merged = {r for name, roles in graph.merges.items() if name in held for r in roles}
         roles = {r for p in architecture.tensors for r in slot_roles(architecture.slot(p))}
         spelled = {graph.spelling.get(r, r) for r in roles}
-        return -len((held - set(FROM_KEYS) - spelled) - set(graph.merges)) - len(spelled - held - merged)
+        odd = len((held - set(FROM_KEYS) - spelled) - set(graph.merges)) + len(spelled - held - merged)
+        return -odd, architecture.name == name  # a graph is named after the family it was written for
 
     return max(candidates, key=fit)
 
