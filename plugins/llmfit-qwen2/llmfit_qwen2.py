@@ -234,6 +234,25 @@ def square(name: str) -> Fix:
     )
 
 
+# The same computation under another name: with biases on q, k and v, the llama graph is a Qwen2 that reads rope factors
+# and heads of any size.
+AS_LLAMA = Graph(
+    format="gguf",
+    name="llama",
+    engine="llama.cpp",
+    keys=(*KEYS, "vocab_size", "rope.dimension_count"),
+    fixes={"hidden_act": SILU, "partial_rotary_factor": WHOLE_HEADS},
+    limits=(
+        Limit(
+            hparam="attention.sliding_window",
+            message="the llama graph knows no sliding window: exact up to {tokens} tokens",
+        ),
+    ),
+    rope=frozenset({"default", "linear", "yarn", "llama3", "longrope", "dynamic"}),
+    rope_rows="pairs",
+    rope_factors=True,
+)
+
 QWEN2 = Architecture(
     name="qwen2",
     hf_classes=("Qwen2ForCausalLM",),
@@ -241,7 +260,7 @@ QWEN2 = Architecture(
     tensors=NORMS_AND_ENDS | ATTENTION_2 | DENSE,
     config=DECODER_CONFIG | WINDOW_CONFIG,
     wiring=PRE_NORM_DECODER,
-    graphs=(graph("qwen2", fixes={"attention.key_length": square("qwen2")}),),
+    graphs=(graph("qwen2", fixes={"attention.key_length": square("qwen2")}), AS_LLAMA),
     hparams=window,
     layer_kinds=dense,
     waived=RECOMPUTED,

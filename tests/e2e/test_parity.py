@@ -62,6 +62,10 @@ RIGHT: list[Any] = [
     pytest.param("llama", {"head_dim": 6}, id="tiny-heads", marks=SLOW),
     pytest.param("llama", {"intermediate_size": 250, "hidden_size": 104}, id="no-multiples-of-32"),
     pytest.param("qwen3", {"head_dim": 64, "num_key_value_heads": 1}, id="qwen3-wide-heads"),
+    # What the qwen2 graph cannot do and the llama graph can
+    pytest.param("qwen2", {"head_dim": 64}, id="qwen2-wide-heads"),
+    pytest.param("qwen2", {**yarn(beta_fast=16.0), "tie_word_embeddings": True}, id="qwen2-yarn-betas"),
+    pytest.param("qwen2", rope("llama3", 500000.0, **LLAMA3), id="qwen2-llama3"),
     pytest.param("llama", {"vocab_size": 600}, id="padded-vocabulary", marks=SLOW),
     pytest.param("qwen2", {"vocab_size": 1000}, id="qwen2-padded-vocabulary", marks=SLOW),
     # Constants
@@ -119,11 +123,8 @@ REFUSED: list[Any] = [
     pytest.param("llama", {"hidden_act": "gelu"}, "hidden_act", id="gelu"),
     pytest.param("qwen2", {"hidden_act": "relu"}, "hidden_act", id="qwen2-relu"),
     pytest.param("phi3", {"hidden_act": "gelu"}, "hidden_act", id="phi3-gelu"),
-    pytest.param("qwen2", {"head_dim": 64}, "head_dim", id="qwen2-wide-heads"),
     pytest.param("phi3", {"head_dim": 64}, "head_dim", id="phi3-wide-heads"),
-    pytest.param("qwen2", yarn(beta_fast=16.0), "beta_fast", id="qwen2-yarn-betas"),
     pytest.param("qwen3moe", yarn(truncate=False), "truncate", id="qwen3moe-yarn-untruncated"),
-    pytest.param("qwen2", rope("llama3", 500000.0, **LLAMA3), "llama3", id="qwen2-llama3"),
     pytest.param("qwen3", longrope(256, 16), "longrope", id="qwen3-longrope"),
     pytest.param("qwen3", {"attention_bias": True}, "attn_output", id="qwen3-output-bias"),
     pytest.param("qwen2moe", {"norm_topk_prob": True}, "norm_topk_prob", id="qwen2moe-normalised"),

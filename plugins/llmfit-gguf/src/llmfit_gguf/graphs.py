@@ -36,6 +36,9 @@ def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
         reason = obstacle(model, graph)
         if reason is None:
             exact, events = limits(model, graph)
+            if reasons:
+                message = f"written for {graph.engine}'s graph {graph.name}, which computes the same; {'; '.join(reasons)}"
+                events = (*events, Event(code="other-graph", message=message, severity="info", subject=graph.name))
             return graph, exact, events
         reasons.append(f"{graph.engine}'s {graph.name}: {reason}")
     raise UnsupportedError(
