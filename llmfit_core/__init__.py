@@ -17,6 +17,7 @@ from llmfit_core.architecture import (
     Graph,
     Ignores,
     Limit,
+    PerHead,
     Reads,
     Slot,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "OutputTensor",
     "Packaged",
     "Packager",
+    "PerHead",
     "Plan",
     "PluginError",
     "Probe",

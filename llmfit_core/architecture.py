@@ -30,10 +30,13 @@ class Fused:
     Attributes:
         roles: In stored order (`Fused(("attn_q", "attn_k", "attn_v"))`).
         axis: Of one expert's matrix, `[out, in]`: 0 joins outputs.
+        groups: The hparam that counts groups of rows, where each group holds its share of every role in turn
+            (`attention.head_count_kv` for a Falcon, whose heads come one after the other, each with its q, k and v).
     """
 
     roles: tuple[str, ...]
     axis: int = 0
+    groups: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Slot:
         transposed: Stored `[in, out]` (GPT-2's Conv1D).
         shift: What has to be added to the stored values (1.0 for Gemma's norms).
         either_way: Stored as it is or transposed; the shapes decide (fused experts on disk).
+        bare: Stored under the pattern itself, with no `.weight` behind it.
+        part: What a bare name is (`bias` for `experts.down_proj_bias`).
     """
 
     role: str | Fused
@@ -58,6 +63,8 @@ class Slot:
     transposed: bool = False
     shift: float = 0.0
     either_way: bool = False
+    bare: bool = False
+    part: str = "weight"
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,19 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PerHead:
+    """A matrix that a graph wants as one matrix for each head, `[heads, out, in]`.
+
+    Attributes:
+        heads: The hparam that counts them.
+        transposed: Each head's matrix as `[in, out]`.
+    """
+
+    heads: str
+    transposed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Graph:
     """The computation that a runtime performs under an architecture name.
 
@@ -151,6 +171,8 @@ class Graph:
         rope_factors: The graph loads `rope_freqs.weight` (factors per dimension).
         merges: Role groups the graph wants as one tensor, by the name it is filed under.
         spelling: Roles filed under another name than their own.
+        per_head: Roles whose matrix the graph wants head by head.
+        values: `(hparams) -> hparams` that the loader expects to differ from the model's own.
         needs_head: The graph loads `output.weight` even where it equals the embedding.
         biases: Roles whose bias the graph loads; `None` for any.
     """
@@ -167,6 +189,8 @@ class Graph:
     rope_factors: bool = False
     merges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)
+    per_head: Mapping[str, PerHead] = field(default_factory=dict)
+    values: Callable[[Hparams], Hparams] | None = None
     biases: frozenset[str] | None = None
     needs_head: bool = False
 
@@ -188,6 +212,7 @@ class Architecture:
         hparams: Derives further hparams from those read: `(hparams) -> additions`.
         layer_kinds: `(hparams, layer) -> kinds` that `Slot.when` refers to.
         waived: By name pattern, tensors that are not needed, with the reason.
+        rope_rows: How the saved q and k are laid out: `halves` (transformers' usual) or `pairs`.
     """
 
     name: str
@@ -201,6 +226,7 @@ class Architecture:
     hparams: Callable[[Hparams], Hparams] | None = None
     layer_kinds: Callable[[Hparams, int], frozenset[str]] | None = None
     waived: Mapping[str, str] = field(default_factory=dict)
+    rope_rows: Literal["pairs", "halves"] = "halves"
 
     def slot(self, pattern: str) -> Slot:
         """The table's entry as a `Slot`."""

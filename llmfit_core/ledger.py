@@ -13,7 +13,7 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.model import Key
 from llmfit_core.naming import Match, first_missing, source_name
-from llmfit_core.transform import Affine, Slice, Stack, Transpose
+from llmfit_core.transform import Affine, Slice, Stack, Transpose, ungroup
 
 _ENOUGH = 4096
 
@@ -210,7 +210,7 @@ class Book:
             )
 
     def _cut(self, fused: Fused, role: str, tensor: Tensor, claim: Claim) -> Tensor:
-        axis = fused.axis + (len(tensor.shape) - 2 if claim.ref.part == "weight" else 0)
+        axis = fused.axis + len(tensor.shape) - (2 if claim.ref.part == "weight" else 1)
         matrix_axis = fused.axis - 2 if claim.ref.part == "weight" else fused.axis - 1
         sizes = []
         for each in fused.roles:
@@ -224,7 +224,17 @@ class Book:
                 "Correct config.json, as the model's authors published it.",
             )
         start = sum(sizes[: fused.roles.index(role)])
-        return Slice(tensor, start, start + sizes[fused.roles.index(role)], axis)
+        size = sizes[fused.roles.index(role)]
+        if not fused.groups:
+            return Slice(tensor, start, start + size, axis)
+        groups = int(self.hp.get(fused.groups, 0) or 0)  # type: ignore[call-overload]
+        if not groups or any(s % groups for s in sizes):
+            raise SourceError(
+                "shape-mismatch",
+                f"{claim.ref.name} cannot be taken apart into {self.keys.get(fused.groups, fused.groups)} = {groups} groups",
+                "Correct config.json, as the model's authors published it.",
+            )
+        return ungroup(tensor, [s // groups for s in sizes], fused.roles.index(role), groups)
 
     def _lies_transposed(self, claim: Claim) -> bool:
         """Whether a stored `[.., in, out]` must be turned; square ones follow the layer's other such tensors."""

@@ -142,13 +142,13 @@ def _unwrap_one(name: str, patterns: Patterns) -> tuple[str, str]:
 
 
 def source_name(pattern: str, layer: int | None, expert: int | None, part: str = "weight") -> str:
-    """The name a pattern stands for; a fused pattern that names no part gets none where it is stored bare."""
+    """The name a pattern stands for; without a part the bare one."""
     name = pattern
     if layer is not None:
         name = name.replace("{layer}", str(layer))
     if expert is not None:
         name = name.replace("{expert}", str(expert))
-    return f"{name}.{part}"
+    return f"{name}.{part}" if part else name
 
 
 def first_missing(wanted: Mapping[str, str]) -> str:

@@ -131,7 +131,12 @@ def _claim(
             slot = architecture.slot(match.pattern)
             role = "+".join(slot_roles(slot))
             annotated = replace(
-                ref, name=plain, role=role, part=match.part, layer=match.layer, expert=match.expert
+                ref,
+                name=plain,
+                role=role,
+                part=match.part if plain.endswith(f".{match.part}") else slot.part,
+                layer=match.layer,
+                expert=match.expert,
             )
             claims.append(Claim(annotated, match, slot))
     if strays:

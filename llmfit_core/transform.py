@@ -5,6 +5,8 @@ Operations are nodes of a tensor tree (`llmfit_core.tensors`): frozen values tha
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -96,14 +98,21 @@ class Stack:
 
 @dataclass(frozen=True)
 class Concat:
-    """Tensors joined along their first axis: q, k and v into one matrix."""
+    """Tensors joined along one axis, the first by default: q, k and v into one matrix.
+
+    Attributes:
+        parts: Alike but for that axis.
+        axis: The axis they are joined along.
+    """
 
     parts: tuple[Tensor, ...]
+    axis: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """First axes added up."""
-        return (sum(p.shape[0] for p in self.parts), *self.parts[0].shape[1:])
+        """Sizes along the axis added up."""
+        s = self.parts[0].shape
+        return (*s[: self.axis], sum(p.shape[self.axis] for p in self.parts), *s[self.axis + 1 :])
 
     @property
     def dtype(self) -> str:
@@ -111,12 +120,27 @@ class Concat:
         return self.parts[0].dtype
 
     def rows(self, start: int, stop: int) -> Array:
-        """Reads from each part that the rows lie in."""
-        if len(self.shape) == 1:
-            import numpy as np
+        """Reads from each part that the rows lie in; from all where the last axis is joined."""
+        import numpy as np
 
-            return np.concatenate([p.rows(0, 1) for p in self.parts], axis=1)[start:stop]
-        return _rows_of_parts(self.parts, start, stop)
+        if self.axis == len(self.shape) - 1:
+            if self.axis == 0:
+                return np.concatenate([p.rows(0, 1) for p in self.parts], axis=1)[start:stop]
+            return np.concatenate([p.rows(start, stop) for p in self.parts], axis=1)
+        if self.axis == 0:
+            return _rows_of_parts(self.parts, start, stop)
+        heights = [row_count(p.shape[self.axis :]) for p in self.parts]
+        pieces, at = [], start
+        while at < stop:
+            outer, within = divmod(at, sum(heights))
+            for part, height in zip(self.parts, heights, strict=True):
+                if within < height:
+                    end = min(height, within + stop - at)
+                    pieces.append(part.rows(outer * height + within, outer * height + end))
+                    at += end - within
+                    break
+                within -= height
+        return np.concatenate(pieces) if pieces else self.parts[0].rows(0, 0)
 
     def files(self) -> tuple[str, ...]:
         """All the parts'."""
@@ -294,6 +318,26 @@ class Cast:
     def files(self) -> tuple[str, ...]:
         """The source's."""
         return self.source.files()
+
+
+def ungroup(tensor: Tensor, heights: Sequence[int], index: int, groups: int) -> Tensor:
+    """One role's rows out of a matrix `[.., groups * sum(heights), K]` (or a bias) whose groups hold every role's in turn."""
+    *outer, rows = tensor.shape[:-1] if len(tensor.shape) > 1 else tensor.shape
+    inner = tensor.shape[-1:] if len(tensor.shape) > 1 else ()
+    at = sum(heights[:index])
+    apart = Reshape(tensor, (math.prod(outer) * groups, rows // groups, *inner))
+    return Reshape(Slice(apart, at, at + heights[index], 1), (*outer, groups * heights[index], *inner))
+
+
+def regroup(parts: Sequence[Tensor], groups: int) -> Tensor:
+    """The inverse of `ungroup`: each group of the result holds its share of every part in turn."""
+    *outer, _ = parts[0].shape[:-1] if len(parts[0].shape) > 1 else parts[0].shape
+    inner = parts[0].shape[-1:] if len(parts[0].shape) > 1 else ()
+    rows = [p.shape[len(outer)] for p in parts]
+    apart = [
+        Reshape(p, (math.prod(outer) * groups, n // groups, *inner)) for p, n in zip(parts, rows, strict=True)
+    ]
+    return Reshape(Concat(tuple(apart), axis=1), (*outer, sum(rows), *inner))
 
 
 def to_float32(x: Array) -> Array:

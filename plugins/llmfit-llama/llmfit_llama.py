@@ -49,9 +49,9 @@ MIXED: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.experts.{expert}.up_proj": Role.FFN_UP_EXPS,
     "model.layers.{layer}.mlp.experts.{expert}.down_proj": Role.FFN_DOWN_EXPS,
     "model.layers.{layer}.mlp.experts.gate_up_proj": Slot(
-        Fused((Role.FFN_GATE_EXPS, Role.FFN_UP_EXPS)), either_way=True
+        Fused((Role.FFN_GATE_EXPS, Role.FFN_UP_EXPS)), either_way=True, bare=True
     ),
-    "model.layers.{layer}.mlp.experts.down_proj": Slot(Role.FFN_DOWN_EXPS, either_way=True),
+    "model.layers.{layer}.mlp.experts.down_proj": Slot(Role.FFN_DOWN_EXPS, either_way=True, bare=True),
 }
 
 RECOMPUTED = {

@@ -63,9 +63,9 @@ EXPERTS: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.experts.{expert}.up_proj": Slot(Role.FFN_UP_EXPS, when="mixed"),
     "model.layers.{layer}.mlp.experts.{expert}.down_proj": Slot(Role.FFN_DOWN_EXPS, when="mixed"),
     "model.layers.{layer}.mlp.experts.gate_up_proj": Slot(
-        Fused((Role.FFN_GATE_EXPS, Role.FFN_UP_EXPS)), when="mixed", either_way=True
+        Fused((Role.FFN_GATE_EXPS, Role.FFN_UP_EXPS)), when="mixed", either_way=True, bare=True
     ),
-    "model.layers.{layer}.mlp.experts.down_proj": Slot(Role.FFN_DOWN_EXPS, when="mixed", either_way=True),
+    "model.layers.{layer}.mlp.experts.down_proj": Slot(Role.FFN_DOWN_EXPS, when="mixed", either_way=True, bare=True),
 }
 SHARED_EXPERT: dict[str, str | Slot | Fused] = {
     "model.layers.{layer}.mlp.shared_expert.gate_proj": Slot(Role.FFN_GATE_SHEXP, when="mixed"),

@@ -33,6 +33,8 @@ CASES = {
     "stack": (Stack((given(A), given(A + 1), given(A + 2))), np.stack([A, A + 1, A + 2])),
     "concat": (Concat((given(A), given(B))), np.concatenate([A, B])),
     "concat vectors": (Concat((given(A[0]), given(B[0]))), np.concatenate([A[0], B[0]])),
+    "concat columns": (Concat((given(A), given(A[:, :2])), axis=1), np.concatenate([A, A[:, :2]], axis=1)),
+    "concat groups": (Concat((given(C), given(C[:, :3])), axis=1), np.concatenate([C, C[:, :3]], axis=1)),
     "slice rows": (Slice(given(A), 2, 5), A[2:5]),
     "slice columns": (Slice(given(A), 1, 4, axis=1), A[:, 1:4]),
     "slice middle": (Slice(given(C), 2, 7, axis=1), C[:, 2:7]),

@@ -19,7 +19,7 @@ from llmfit_core.readers.gguf import GgufFile, tensor_of
 from llmfit_core.roles import Role
 from llmfit_core.tensors import TensorRef
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
-from llmfit_core.transform import Affine, Concat, Slice, Transpose
+from llmfit_core.transform import Affine, Concat, Slice, Transpose, regroup
 from llmfit_gguf.dequant import Dequantized
 from llmfit_gguf.layout import from_gguf
 from llmfit_gguf.rope_back import rope_config, shortest
@@ -55,7 +55,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     if head_is_copy(file):
         del tensors["output.weight"]
     book = _Rows(architecture, hparams)
-    canonical, strangers = from_gguf(tensors, hparams, graph, book.rows)
+    canonical, strangers = from_gguf(tensors, hparams, graph, book.rows, architecture.rope_rows)
     refs, left = _to_hf(canonical, architecture, hparams)
     strangers += [f"blk.{k.layer}.{k.role}.{k.part}" if k.layer is not None else f"{k.role}.{k.part}" for k in left]
     if strangers:
@@ -193,7 +193,7 @@ def _to_hf(
     for pattern in architecture.tensors:
         slot = architecture.slot(pattern)
         for layer in range(layers) if "{layer}" in pattern else [None]:
-            for part in ("weight", "bias"):
+            for part in (slot.part,) if slot.bare else ("weight", "bias"):
                 keys = [Key(role, layer, part) for role in slot_roles(slot)]
                 if any(k not in left for k in keys):
                     continue
@@ -205,8 +205,8 @@ def _to_hf(
                     full = name if expert is None else name.replace("{expert}", str(expert))
                     refs.append(
                         TensorRef(
-                            name=f"{full}.{part}",
-                            tensor=_stored(tuple(parts), slot, part),
+                            name=full if slot.bare else f"{full}.{part}",
+                            tensor=_stored(tuple(parts), slot, part, hparams),
                             part=part,
                             layer=layer,
                             expert=expert,
@@ -215,15 +215,15 @@ def _to_hf(
     return refs, list(left)
 
 
-def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str) -> Tensor:
+def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str, hparams: Mapping[str, Any]) -> Tensor:
     if slot.shift and part == "weight":
         parts = tuple(Affine(p, shift=-slot.shift) for p in parts)
     if not isinstance(slot.role, Fused) or len(parts) == 1:
         tensor = parts[0]
-    elif slot.role.axis == 0:
-        tensor = Concat(parts)
+    elif slot.role.groups:
+        tensor = regroup(parts, int(hparams[slot.role.groups]))
     else:
-        tensor = Transpose(Concat(tuple(Transpose(p) for p in parts)))
+        tensor = Concat(parts, slot.role.axis + len(parts[0].shape) - (2 if part == "weight" else 1))
     return Transpose(tensor) if slot.transposed and part == "weight" else tensor
 
 

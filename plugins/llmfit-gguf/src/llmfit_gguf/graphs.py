@@ -31,7 +31,7 @@ def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
             f"no runtime is known to have a graph for {model.architecture.hf_classes[0]} in GGUF files",
             "Export to hf instead, or use a plugin version that names a graph.",
         )
-    reasons = []
+    reasons: list[str] = []
     for graph in graphs:
         reason = obstacle(model, graph)
         if reason is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmfit_core.model import Key
 from llmfit_core.roles import Role
-from llmfit_core.transform import Concat, PermuteRope, Slice
+from llmfit_core.transform import Concat, PermuteRope, Reshape, Slice, Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,25 +29,35 @@ def spell(key: Key, graph: Graph) -> str:
     return f"{role}.{key.part}" if key.layer is None else f"blk.{key.layer}.{role}.{key.part}"
 
 
-def to_gguf(tensors: Mapping[Key, Tensor], hparams: Hparams, graph: Graph) -> dict[str, tuple[Tensor, str]]:
-    """By GGUF name, the tensor and its role, in the model's order."""
+def to_gguf(
+    tensors: Mapping[Key, Tensor], hparams: Hparams, graph: Graph, rope_rows: str
+) -> dict[str, tuple[Tensor, str]]:
+    """By GGUF name, the tensor and its role, in the model's order.
+
+    Args:
+        tensors: Canonical.
+        hparams: Of the model.
+        graph: What is written for.
+        rope_rows: `Architecture.rope_rows`: how q and k are laid out now.
+    """
     merged_into = {role: (name, roles) for name, roles in graph.merges.items() for role in roles}
+    turn = _turns(rope_rows, graph.rope_rows, hparams)
     out: dict[str, tuple[Tensor, str]] = {}
     for key, tensor in tensors.items():
         group = merged_into.get(key.role)
         if group is None or any(Key(r, key.layer, key.part) not in tensors for r in group[1]):
-            out[spell(key, graph)] = (_turn(key, tensor, hparams, graph, inverse=False), key.role)
+            out[spell(key, graph)] = (_by_head(key, turn(key, tensor), hparams, graph), key.role)
             continue
         name, roles = group
         if key.role == roles[0]:
             keys = [Key(r, key.layer, key.part) for r in roles]
-            parts = tuple(_turn(k, tensors[k], hparams, graph, inverse=False) for k in keys)
+            parts = tuple(turn(k, tensors[k]) for k in keys)
             out[spell(Key(name, key.layer, key.part), graph)] = (join(parts), "+".join(roles))
     return out
 
 
 def from_gguf(
-    tensors: Mapping[str, Tensor], hparams: Hparams, graph: Graph, rows_of: Callable[[str], int]
+    tensors: Mapping[str, Tensor], hparams: Hparams, graph: Graph, rows_of: Callable[[str], int], rope_rows: str
 ) -> tuple[dict[Key, Tensor], list[str]]:
     """Canonical tensors of a GGUF file, and the names that are no tensor of a layer or of the whole model.
 
@@ -56,8 +66,10 @@ def from_gguf(
         hparams: Of the model.
         graph: The graph the file was written for.
         rows_of: How many rows a role has, to take merged tensors apart.
+        rope_rows: `Architecture.rope_rows`: how q and k shall be laid out.
     """
     unspell = {name: role for role, name in graph.spelling.items()}
+    turn = _turns(graph.rope_rows, rope_rows, hparams)
     out: dict[Key, Tensor] = {}
     strangers = []
     for name, tensor in tensors.items():
@@ -71,11 +83,11 @@ def from_gguf(
             for role in roles:
                 stop = start + rows_of(role)
                 piece = Key(role, key.layer, key.part)
-                out[piece] = _turn(piece, Slice(tensor, start, stop, 0), hparams, graph, inverse=True)
+                out[piece] = turn(piece, Slice(tensor, start, stop, 0))
                 start = stop
         else:
             key = Key(unspell.get(key.role, key.role), key.layer, key.part)
-            out[key] = _turn(key, tensor, hparams, graph, inverse=True)
+            out[key] = turn(key, _of_heads(key, tensor, graph))
     return out, strangers
 
 
@@ -103,20 +115,42 @@ def join(parts: tuple[Tensor, ...]) -> Tensor:
     return Concat(parts)
 
 
-def _turn(key: Key, tensor: Tensor, hparams: Hparams, graph: Graph, *, inverse: bool) -> Tensor:
-    """Rows of q and k in the order the graph's rope takes them."""
-    if graph.rope_rows == "halves":
-        return tensor
-    heads = {
-        Role.ATTN_Q: hparams.get("attention.head_count"),
-        Role.ATTN_K: hparams.get("attention.head_count_kv"),
-        Role.ATTN_Q_NORM: 1,
-        Role.ATTN_K_NORM: 1,
-    }.get(key.role)  # type: ignore[call-overload]
-    if not heads:
-        return tensor
-    if isinstance(tensor, PermuteRope) and tensor.inverse != inverse and tensor.heads == heads:
-        return tensor.source
-    return PermuteRope(tensor, int(heads), inverse)
+def _turns(have: str, want: str, hparams: Hparams) -> Callable[[Key, Tensor], Tensor]:
+    """What brings the rows of q and k from one layout of rope into the other."""
+
+    def turn(key: Key, tensor: Tensor) -> Tensor:
+        heads = {
+            Role.ATTN_Q: hparams.get("attention.head_count"),
+            Role.ATTN_K: hparams.get("attention.head_count_kv"),
+            Role.ATTN_Q_NORM: 1,
+            Role.ATTN_K_NORM: 1,
+        }.get(key.role)  # type: ignore[call-overload]
+        if have == want or not heads:
+            return tensor
+        inverse = want == "halves"
+        if isinstance(tensor, PermuteRope) and tensor.inverse != inverse and tensor.heads == heads:
+            return tensor.source
+        return PermuteRope(tensor, int(heads), inverse)
+
+    return turn
 
 
+def _by_head(key: Key, tensor: Tensor, hparams: Hparams, graph: Graph) -> Tensor:
+    """A matrix `[heads * out, in]` as `[heads, out, in]`, or with each head's matrix turned."""
+    wish = graph.per_head.get(key.role)
+    if wish is None or key.part != "weight":
+        return tensor
+    heads = int(hparams[wish.heads])  # type: ignore[call-overload]
+    rows, width = tensor.shape
+    apart = Reshape(tensor, (heads, rows // heads, width))
+    return Transpose(apart) if wish.transposed else apart
+
+
+def _of_heads(key: Key, tensor: Tensor, graph: Graph) -> Tensor:
+    """The inverse of `_by_head`."""
+    wish = graph.per_head.get(key.role)
+    if wish is None or len(tensor.shape) != 3:
+        return tensor
+    apart = Transpose(tensor) if wish.transposed else tensor
+    heads, rows, width = apart.shape
+    return Reshape(apart, (heads * rows, width))

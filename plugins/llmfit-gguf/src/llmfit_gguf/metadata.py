@@ -18,8 +18,9 @@ FLOAT_KEYS = ("epsilon", "freq_base", "scale", "factor")
 def hparam_keys(model: Model, graph: Graph) -> dict[str, KV]:
     """The keys `graph` reads, in its order, with the architecture's prefix; absent hparams are left out."""
     out = {}
+    hparams = {**model.hparams, **(graph.values(model.hparams) if graph.values is not None else {})}
     for name in graph.keys:
-        value = model.hparams.get(name)
+        value = hparams.get(name)
         if name == "vocab_size":
             value = model.hparams.get("vocab_rows", value)
         if value is not None:

@@ -111,7 +111,7 @@ def _sources(
     tensors = dict(model.tensors)
     if graph.needs_head and Key(Role.HEAD) not in tensors:
         tensors[Key(Role.HEAD)] = tensors[Key(Role.EMBED)]
-    out = to_gguf(tensors, model.hparams, graph)
+    out = to_gguf(tensors, model.hparams, graph, model.architecture.rope_rows)
     for role, values in factors.items():
         out[f"{role}.weight"] = (_given(values), role)
     return out
