@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from llmfit_core.errors import LlmfitError
     from llmfit_core.events import Event
 
 
@@ -146,6 +147,7 @@ class Runtime:
         score: `(model path, token ids, options) -> list of log-probability lists`, one per position of
             the ids, each over the whole vocabulary, for the next token. In a child process.
         tokenize: `(model path, texts, add_special) -> list of id lists`. In a child process.
+        explain: `(model path) -> (last lines of a launch that died) -> the error they mean, or None`.
     """
 
     name: str
@@ -161,5 +163,6 @@ class Runtime:
     ) = None
     score: Callable[[Path, Sequence[int], LaunchOptions], list[list[float]]] | None = None
     tokenize: Callable[[Path, Sequence[str], bool], list[list[int]]] | None = None
+    explain: Callable[[Path], Callable[[tuple[str, ...]], LlmfitError | None]] | None = None
 
 

@@ -130,7 +130,7 @@ def serve(
         else:
             print(shlex.join(plan.argv))
         return
-    with launch(plan) as server:
+    with launch(plan, explain=chosen.explain(path) if chosen.explain else None) as server:
         if as_json:
             print_json({"launch": body | {"url": server.url}})
         else:

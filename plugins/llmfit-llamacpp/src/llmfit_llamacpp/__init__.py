@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from llmfit_core.errors import LlmfitError
 from llmfit_core.hookspecs import hookimpl
 from llmfit_core.runtime import Capabilities, Generated, LaunchOptions, LaunchPlan, Probe, Runtime
 
@@ -57,6 +58,12 @@ def _tokenize(path: Path, texts: Sequence[str], add_special: bool) -> list[list[
     return tokenize(path, texts, add_special)
 
 
+def _explain(path: Path) -> Callable[[tuple[str, ...]], LlmfitError | None]:
+    from llmfit_llamacpp.diagnose import explain
+
+    return explain(path)
+
+
 LLAMACPP = Runtime(
     name="llamacpp",
     formats=("gguf",),
@@ -66,6 +73,7 @@ LLAMACPP = Runtime(
     generate=_generate,
     score=_score,
     tokenize=_tokenize,
+    explain=_explain,
 )
 
 
