@@ -136,7 +136,13 @@ def serve(
         else:
             print(server.url, flush=True)
             print(f"serving {path.name} with {plan.context} tokens of context; Ctrl-C ends it", file=sys.stderr)
-        server.wait()
+        try:
+            code = server.wait()
+        except KeyboardInterrupt:  # the way it is meant to end
+            print("stopped", file=sys.stderr)
+            return
+        if code:
+            raise server.died("serving", chosen.explain(path) if chosen.explain else None)
 
 
 def _artifact(path: Path) -> Path:

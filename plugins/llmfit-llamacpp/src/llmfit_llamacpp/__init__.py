@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llmfit_core.errors import LlmfitError
 from llmfit_core.hookspecs import hookimpl
 from llmfit_core.runtime import Capabilities, Generated, LaunchOptions, LaunchPlan, Probe, Runtime
+
+if TYPE_CHECKING:
+    from llmfit_core.errors import LlmfitError
 
 __all__ = ["LLAMACPP", "llmfit_runtimes"]
 
