@@ -31,7 +31,7 @@ transformers = pytest.importorskip("transformers", reason="the judge is transfor
 
 EXACT = 3e-6
 SLOW = pytest.mark.slow(reason="the kind of case is covered by a quicker one")
-FAMILIES = ("smollm3",)
+FAMILIES = ("smollm3", "olmo", "olmo2", "olmoe", "granite")
 
 
 def rope(kind: str, theta: float = 10000.0, **more: Any) -> dict[str, Any]:
@@ -50,6 +50,23 @@ RIGHT: list[Any] = [
     pytest.param("smollm3", {"no_rope_layer_interval": 9, "attention_bias": True, "mlp_bias": True}, id="smollm3-biases"),
     pytest.param("smollm3", {"no_rope_layers": [1] * 4, **rope("llama3", **LLAMA3)}, id="smollm3-llama3", marks=SLOW),
     pytest.param("smollm3", {"no_rope_layers": [1, 1, 1, 0], "use_sliding_window": True}, id="smollm3-no-size", marks=SLOW),
+    pytest.param("olmo", {"clip_qkv": 1.0, "num_key_value_heads": 1}, id="olmo-clipped"),
+    pytest.param("olmo", {"tie_word_embeddings": True, **rope("linear", factor=2.5)}, id="olmo-tied-linear", marks=SLOW),
+    pytest.param("olmo", {"clip_qkv": 8.0, "num_key_value_heads": None, **rope("yarn", **YARN)}, id="olmo-yarn", marks=SLOW),
+    pytest.param("olmo2", {"num_key_value_heads": 1, "rms_norm_eps": 1e-3}, id="olmo2-one-kv-head"),
+    pytest.param("olmo2", {"tie_word_embeddings": True, **rope("yarn", 5e5, **YARN)}, id="olmo2-tied-yarn"),
+    pytest.param("olmoe", {"rms_norm_eps": 1e-3, "tie_word_embeddings": True}, id="olmoe-epsilon-tied"),
+    pytest.param("olmoe", {"norm_topk_prob": True, "num_experts_per_tok": 4}, id="olmoe-all-used", marks=SLOW),
+    pytest.param("olmoe", {"num_experts": 3, "num_experts_per_tok": 1, **rope("linear", factor=2.5)}, id="olmoe-3", marks=SLOW),
+    pytest.param("granite", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}, id="granite-biases"),
+    pytest.param("granite", {"head_dim": 64, **rope("llama3", **LLAMA3)}, id="granite-llama3-wide-heads"),
+    pytest.param(
+        "granite",
+        {k: 1.0 for k in ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")},
+        id="granite-ones",
+        marks=SLOW,
+    ),
+    pytest.param("granite", {"tie_word_embeddings": True, **rope("yarn", **YARN, beta_fast=16.0)}, id="granite-yarn-betas"),
 ]
 
 # Family, changes, and a word of the refusal.
@@ -62,6 +79,16 @@ REFUSED: list[Any] = [
     pytest.param("smollm3", {"hidden_act": "gelu"}, "hidden_act", id="smollm3-gelu"),
     pytest.param("smollm3", rope("llama3", **LLAMA3), "llama3", id="smollm3-llama3"),
     pytest.param("smollm3", rope("yarn", **YARN, beta_fast=16.0), "beta_fast", id="smollm3-yarn-betas"),
+    pytest.param("olmo", {"attention_bias": True}, "bias on attn_output", id="olmo-biases"),
+    pytest.param("olmo", {"head_dim": 64}, "width", id="olmo-wide-heads"),
+    pytest.param("olmo", rope("llama3", **LLAMA3), "llama3", id="olmo-llama3"),
+    pytest.param("olmo2", {"attention_bias": True}, "bias on attn_output", id="olmo2-biases"),
+    pytest.param("olmo2", {"head_dim": 64}, "width", id="olmo2-wide-heads"),
+    pytest.param("olmoe", {"norm_topk_prob": True}, "norm_topk_prob", id="olmoe-normalised"),
+    pytest.param("olmoe", {"clip_qkv": 2.0}, "clip_qkv", id="olmoe-clipped"),
+    pytest.param("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads", id="olmoe-grouped"),
+    pytest.param("olmoe", {"attention_bias": True}, "bias on attn_output", id="olmoe-biases"),
+    pytest.param("granite", {"hidden_act": "gelu"}, "hidden_act", id="granite-gelu"),
 ]
 
 # Family, changes, the event's code, and the tokens up to which it is exact.
@@ -78,6 +105,13 @@ BOUND: list[Any] = [
 WIRED: list[Any] = [
     pytest.param("smollm3", {}, {"attn_output"}, id="smollm3"),
     pytest.param("smollm3", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="smollm3-mha"),
+    pytest.param(
+        "olmo", {"clip_qkv": 1.0}, {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"}, id="olmo"
+    ),
+    pytest.param("olmo2", {}, {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"}, id="olmo2"),
+    pytest.param("olmo2", {"num_key_value_heads": 4}, {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}, id="olmo2-mha"),
+    pytest.param("olmoe", {"num_hidden_layers": 1}, set(), id="olmoe"),
+    pytest.param("granite", {}, {"attn_output"}, id="granite"),
 ]
 
 

@@ -19,6 +19,10 @@ EXACT = 3e-6
 LEGACY = pytest.mark.slow(reason="the spelling of another version of transformers; the files are compared in the quick run")
 CASES = [
     "smollm3",
+    "olmo",
+    "olmo2",
+    "olmoe-mha",
+    "granite",
 ]
 LEGACIES = ["smollm3-legacy"]
 EVERY = [*CASES, *(pytest.param(c, marks=LEGACY) for c in LEGACIES)]

@@ -1,0 +1,44 @@
+"""Granite: a Llama with four multipliers, each a key of its graph."""
+
+from __future__ import annotations
+
+from llmfit_core import DECODER_CONFIG, PRE_NORM_DECODER, Architecture, Graph, Reads
+from llmfit_open.common import ENDS, KEYS, PLAIN_ROPE, PRE_NORMS, RECOMPUTED, attention, common_fixes, gated
+
+GRANITE = Architecture(
+    name="granite",
+    hf_classes=("GraniteForCausalLM",),
+    model_types=("granite",),
+    tensors=ENDS | PRE_NORMS | attention("attention_bias") | gated("mlp_bias"),
+    config=DECODER_CONFIG
+    | {
+        "attention_bias": Reads("attention_bias", False),
+        "mlp_bias": Reads("mlp_bias", False),
+        "embedding_multiplier": Reads("embedding_scale", 1.0, kind="number"),
+        "residual_multiplier": Reads("residual_scale", 1.0, kind="number"),
+        "attention_multiplier": Reads("attention.scale", 1.0, kind="number"),
+        "logits_scaling": Reads("logit_scale", 1.0, kind="number"),
+    },
+    wiring=PRE_NORM_DECODER,
+    graphs=(
+        Graph(
+            format="gguf",
+            name="granite",
+            engine="llama.cpp",
+            keys=(
+                *KEYS,
+                "vocab_size",
+                "rope.dimension_count",
+                "attention.scale",
+                "embedding_scale",
+                "residual_scale",
+                "logit_scale",
+            ),
+            fixes=common_fixes("granite"),
+            rope=PLAIN_ROPE | {"llama3", "longrope"},
+            rope_rows="pairs",
+            rope_factors=True,
+        ),
+    ),
+    waived=RECOMPUTED,
+)
