@@ -173,7 +173,11 @@ class Graph:
         spelling: Roles filed under another name than their own.
         per_head: Roles whose matrix the graph wants head by head.
         values: `(hparams) -> hparams` that the loader expects to differ from the model's own.
+        assumes: `(keys of a file) -> hparams` that its loader takes where the file has no key for them.
+        scales: `(hparams) -> factor by role`, folded into the tensors of roles whose results the graph scales otherwise
+            than the model does; taken out again on the way back.
         needs_head: The graph loads `output.weight` even where it equals the embedding.
+        own_head: The graph loads a head of its own where there is one; `False`: the embedding is always the head.
         biases: Roles whose bias the graph loads; `None` for any.
     """
 
@@ -191,8 +195,11 @@ class Graph:
     spelling: Mapping[str, str] = field(default_factory=dict)
     per_head: Mapping[str, PerHead] = field(default_factory=dict)
     values: Callable[[Hparams], Hparams] | None = None
+    assumes: Callable[[Hparams], Hparams] | None = None
+    scales: Callable[[Hparams], Mapping[str, float]] | None = None
     biases: frozenset[str] | None = None
     needs_head: bool = False
+    own_head: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +220,9 @@ class Architecture:
         layer_kinds: `(hparams, layer) -> kinds` that `Slot.when` refers to.
         waived: By name pattern, tensors that are not needed, with the reason.
         rope_rows: How the saved q and k are laid out: `halves` (transformers' usual) or `pairs`.
+        rope_kinds: Where each kind of layer has a rope of its own (`layer_types`): by kind, the config key of its base.
+            The one of `rope_theta` is the model's rope; of the others the base is read under that key and the type is
+            the hparam `rope_type.<kind>`. Empty where all layers share one rope.
     """
 
     name: str
@@ -227,6 +237,7 @@ class Architecture:
     layer_kinds: Callable[[Hparams, int], frozenset[str]] | None = None
     waived: Mapping[str, str] = field(default_factory=dict)
     rope_rows: Literal["pairs", "halves"] = "halves"
+    rope_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def slot(self, pattern: str) -> Slot:
         """The table's entry as a `Slot`."""

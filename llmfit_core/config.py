@@ -203,9 +203,9 @@ def _merge_rope(values: dict[str, object]) -> None:
             raise SourceError("config-key-invalid", f"{label} in config.json is {part!r:.80}, no object", _CORRECT)
         kinds = [v for v in part.values() if v is not None]
         if kinds and all(isinstance(v, Mapping) for v in kinds):
-            # One rope for each kind of layer: the same for all is one rope; else the architecture has to know.
+            # One rope for each kind of layer: the same for all is one rope too; else the architecture has to know.
+            values["rope_by_layer_type"] = {k: v for k, v in part.items() if v is not None}
             if any(v != kinds[0] for v in kinds):
-                values["rope_by_layer_type"] = {k: v for k, v in part.items() if v is not None}
                 continue
             part = kinds[0]
         for key, value in part.items():
@@ -227,3 +227,47 @@ def _merge_rope(values: dict[str, object]) -> None:
     if flat.get("rope_type") == "yarn" and flat.get("short_factor") and flat.get("long_factor"):
         flat["rope_type"] = "longrope"  # as early revisions of Phi-3 called it, and transformers still takes it
     values["rope_scaling"] = flat
+
+
+def ropes_apart(
+    values: Mapping[str, object], kinds: Mapping[str, str]
+) -> tuple[Mapping[str, object], Mapping[str, str]]:
+    """A config's values with the ropes of kinds of layers under flat keys, and the types of those that are not the model's.
+
+    Args:
+        values: Of a `Config`.
+        kinds: `Architecture.rope_kinds`; where it is empty, ropes that differ stay as they are.
+
+    Raises:
+        SourceError: `contradicting-config` where a flat key says otherwise; `config-key-invalid` for an unknown kind.
+    """
+    ropes = values.get("rope_by_layer_type")
+    if not isinstance(ropes, Mapping):
+        return values, {}
+    flat = {k: v for k, v in values.items() if k != "rope_by_layer_type"}
+    shared = all(r == next(iter(ropes.values())) for r in ropes.values())
+    if not kinds:
+        return (flat if shared else values), {}
+    if shared and not any(kinds.get(k) == "rope_theta" for k in ropes):  # taken for the model's, and is another kind's
+        flat = {k: v for k, v in flat.items() if k not in _ROPE_KEYS}
+    types = {}
+    for kind, rope in ropes.items():
+        if kind not in kinds:
+            message = f"rope_parameters in config.json has {kind}, which is none of {', '.join(kinds)}"
+            raise SourceError("config-key-invalid", message, _CORRECT)
+        own: dict[str, object] = {"rope_parameters": rope}
+        _merge_rope(own)
+        scaling = own["rope_scaling"]
+        assert isinstance(scaling, dict)
+        base = kinds[kind]
+        if base == "rope_theta":
+            own["rope_scaling"] = scaling or flat.get("rope_scaling") or {}
+        else:
+            own = {base: own.get("rope_theta")}
+            types[kind] = str(scaling.get("rope_type", "default"))
+        for key, value in own.items():
+            if value is not None and flat.get(key) not in (None, {}, value):
+                contradiction(key, flat[key], f"rope_parameters.{kind}", value)
+            if value is not None:
+                flat[key] = value
+    return flat, types

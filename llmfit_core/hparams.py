@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmfit_core.architecture import REQUIRED, Architecture, Asserts, Ignores, Reads, Use
-from llmfit_core.config import Config, contradiction
+from llmfit_core.config import Config, contradiction, ropes_apart
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.rope import Rope, read_rope
@@ -135,7 +135,9 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
     consumed: dict[str, str] = {}
     asserted, ignored, unknown = [], [], []
     events: list[Event] = []
-    for key, value in config.values.items():
+    values, rope_types = ropes_apart(config.values, architecture.rope_kinds)
+    hparams.update({f"rope_type.{kind}": name for kind, name in rope_types.items()})
+    for key, value in values.items():
         use = architecture.config.get(key)
         if use is None:
             if not key.startswith("_"):
@@ -160,7 +162,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
                 keys[use.hparam] = key
     for key, use in architecture.config.items():
         if isinstance(use, Reads) and use.hparam not in hparams:
-            if use.null_is_none and key in config.values:
+            if use.null_is_none and key in values:
                 keys.setdefault(use.hparam, key)
                 continue
             if use.default is REQUIRED:
@@ -186,7 +188,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
             f"rope_parameters in config.json states a rope for each kind of layer; {architecture.name} has one for all",
             _CORRECT,
         )
-    scaling = config.values.get("rope_scaling")
+    scaling = values.get("rope_scaling")
     # A class that reads the outer key itself has a default for it.
     reads = next((u for u in architecture.config.values() if isinstance(u, Reads) and u.hparam == _ORIGINAL), None)
     default = reads.default if reads is not None and isinstance(reads.default, int) else None

@@ -55,7 +55,8 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     if head_is_copy(file):
         del tensors["output.weight"]
     book = _Rows(architecture, hparams)
-    canonical, strangers = from_gguf(tensors, hparams, graph, book.rows, architecture.rope_rows)
+    stated = _stated(file, architecture, graph)
+    canonical, strangers = from_gguf(tensors, hparams | stated, graph, book.rows, architecture.rope_rows)
     refs, left = _to_hf(canonical, architecture, hparams)
     strangers += [f"blk.{k.layer}.{k.role}.{k.part}" if k.layer is not None else f"{k.role}.{k.part}" for k in left]
     if strangers:
@@ -146,12 +147,21 @@ def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[s
     embed = file.tensors.get("token_embd.weight")
     if embed is not None:
         hparams["vocab_rows"] = hparams["vocab_size"] = embed.shape[0]
+    if graph.assumes is not None:
+        hparams = {**graph.assumes(hparams), **hparams}
     for hparam, fix in graph.fixes.items():
         if hparam not in hparams and fix.values[0] is not None:
             hparams[hparam] = fix.values[0]
     if architecture.hparams is not None:
         hparams.update({k: v for k, v in architecture.hparams(_assumed(architecture) | hparams).items() if v is not None})
     return hparams
+
+
+def _stated(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[str, Any]:
+    """The hparams that the file says in Hugging Face's words, for want of keys."""
+    said, _ = restored(file, architecture, graph)
+    uses = ((architecture.config[k], v) for k, v in said.items() if v is not None)
+    return {use.hparam: value for use, value in uses if isinstance(use, Reads)}
 
 
 def _assumed(architecture: Architecture) -> dict[str, object]:
@@ -246,6 +256,9 @@ def _config(
         elif value is not None and use.hparam not in ("rope.freq_base", "partial_rotary_factor"):
             out[key] = _short(value)
             taken.add(use.hparam)
+    for key, use in architecture.config.items():
+        if isinstance(use, Reads) and use.hparam == "partial_rotary_factor" and use.default not in (None, 1.0):
+            out[key] = 1.0  # unless the file says less: the class would assume a part
     out["tie_word_embeddings"] = tied
     for pattern in architecture.tensors:
         bias = architecture.slot(pattern).bias

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from llmfit_core.architecture import Reads
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
+from llmfit_core.model import Key
+from llmfit_core.roles import Role
+from llmfit_gguf.layout import scales_of
 
 if TYPE_CHECKING:
     from llmfit_core.architecture import Graph
@@ -36,6 +39,7 @@ def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
         reason = obstacle(model, graph)
         if reason is None:
             exact, events = limits(model, graph)
+            events = (*events, *_folded(model, graph))
             if reasons:
                 message = f"written for {graph.engine}'s graph {graph.name}, which computes the same; {'; '.join(reasons)}"
                 events = (*events, Event(code="other-graph", message=message, severity="info", subject=graph.name))
@@ -64,11 +68,26 @@ def obstacle(model: Model, graph: Graph) -> str | None:
     custom = yarn_is_custom(model.rope)
     if custom and not graph.rope_factors:
         return f"yarn has {custom}, which this graph does not read"
+    if not graph.own_head and Key(Role.HEAD) in model.tensors:
+        return "its head differs from the embedding, which this graph takes for the head"
     if graph.biases is not None:
         odd = next((k for k in model.tensors if k.part == "bias" and k.role not in graph.biases), None)
         if odd is not None:
             return f"layer {odd.layer} has a bias on {odd.role}, which this graph does not load"
     return None
+
+
+def _folded(model: Model, graph: Graph) -> list[Event]:
+    """The factors that go into tensors, for the manifest."""
+    return [
+        Event(
+            code="scale-folded",
+            message=f"{role} is multiplied by {factor:.7g}, since {graph.engine}'s graph {graph.name} scales otherwise",
+            severity="info",
+            subject=role,
+        )
+        for role, factor in scales_of(graph, model.hparams).items()
+    ]
 
 
 def _too_many(model: Model) -> str | None:

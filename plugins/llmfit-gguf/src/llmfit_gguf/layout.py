@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmfit_core.model import Key
 from llmfit_core.roles import Role
-from llmfit_core.transform import Concat, PermuteRope, Reshape, Slice, Transpose
+from llmfit_core.transform import Affine, Concat, PermuteRope, Reshape, Slice, Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +42,7 @@ def to_gguf(
     """
     merged_into = {role: (name, roles) for name, roles in graph.merges.items() for role in roles}
     turn = _turns(rope_rows, graph.rope_rows, hparams)
+    tensors = _scaled(tensors, scales_of(graph, hparams))
     out: dict[str, tuple[Tensor, str]] = {}
     for key, tensor in tensors.items():
         group = merged_into.get(key.role)
@@ -88,7 +89,16 @@ def from_gguf(
         else:
             key = Key(unspell.get(key.role, key.role), key.layer, key.part)
             out[key] = turn(key, _of_heads(key, tensor, graph))
-    return out, strangers
+    return _scaled(out, {role: 1 / factor for role, factor in scales_of(graph, hparams).items()}), strangers
+
+
+def scales_of(graph: Graph, hparams: Hparams) -> Mapping[str, float]:
+    """By role, the factors that have to be folded into tensors for this graph."""
+    return graph.scales(hparams) if graph.scales is not None else {}
+
+
+def _scaled(tensors: Mapping[Key, Tensor], factors: Mapping[str, float]) -> dict[Key, Tensor]:
+    return {k: Affine(t, scale=factors[k.role]) if k.role in factors else t for k, t in tensors.items()}
 
 
 def parse(name: str) -> Key | None:
