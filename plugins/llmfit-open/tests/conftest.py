@@ -38,6 +38,15 @@ FAMILIES: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
         "bpe:refact",
         {"embedding_multiplier": 12, "logits_scaling": 8, "residual_multiplier": 0.22, "attention_multiplier": 0.2},
     ),
+    "cohere": ("CohereForCausalLM", "CohereConfig", "bpe:command-r", {"tie_word_embeddings": True}),
+    "glm4": ("Glm4ForCausalLM", "Glm4Config", "bpe:glm4", {"head_dim": 32}),
+    "exaone4": (
+        "Exaone4ForCausalLM",
+        "Exaone4Config",
+        "bpe:exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "ernie": ("Ernie4_5ForCausalLM", "Ernie4_5Config", "spm", {"head_dim": 32, "tie_word_embeddings": True}),
 }
 """Family: model class, config class, tokenizer (of `tests/golden/tok`), what its small model has besides."""
 

@@ -31,7 +31,7 @@ transformers = pytest.importorskip("transformers", reason="the judge is transfor
 
 EXACT = 3e-6
 SLOW = pytest.mark.slow(reason="the kind of case is covered by a quicker one")
-FAMILIES = ("smollm3", "olmo", "olmo2", "olmoe", "granite")
+FAMILIES = ("smollm3", "olmo", "olmo2", "olmoe", "granite", "cohere", "glm4", "exaone4", "ernie")
 
 
 def rope(kind: str, theta: float = 10000.0, **more: Any) -> dict[str, Any]:
@@ -40,6 +40,11 @@ def rope(kind: str, theta: float = 10000.0, **more: Any) -> dict[str, Any]:
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 128}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+
+TINY = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+LARGE = {**TINY, "num_hidden_layers": 64}
+MIXED = {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16}
+ODD = {"layer_types": (["full_attention"] + ["sliding_attention"] * 6 + ["full_attention"]) * 8}
 
 # Family, changes, and whether it is for the slow run. Each is converted, scored, and read back.
 RIGHT: list[Any] = [
@@ -67,6 +72,21 @@ RIGHT: list[Any] = [
         marks=SLOW,
     ),
     pytest.param("granite", {"tie_word_embeddings": True, **rope("yarn", **YARN, beta_fast=16.0)}, id="granite-yarn-betas"),
+    pytest.param("cohere", {"num_key_value_heads": 1, "logit_scale": 0.5, "layer_norm_eps": 1e-3}, id="cohere-one-kv-head"),
+    pytest.param("cohere", {**LARGE, "use_qk_norm": True, **rope("linear", 5e5, factor=2.5)}, id="cohere-64-normed"),
+    pytest.param("cohere", rope("yarn", **YARN, attention_factor=1.3), id="cohere-yarn", marks=SLOW),
+    pytest.param("glm4", {"num_key_value_heads": 4, "attention_bias": False, "tie_word_embeddings": True}, id="glm4-no-biases"),
+    pytest.param("glm4", {"head_dim": 64, **rope("default", partial_rotary_factor=0.25)}, id="glm4-quarter"),
+    pytest.param("glm4", rope("yarn", partial_rotary_factor=1.0, **YARN), id="glm4-whole-yarn", marks=SLOW),
+    pytest.param("exaone4", {"num_key_value_heads": 1, **rope("llama3", 1e6, **LLAMA3)}, id="exaone4-llama3"),
+    pytest.param("exaone4", {"tie_word_embeddings": True, **rope("yarn", **YARN, beta_fast=16.0)}, id="exaone4-tied", marks=SLOW),
+    pytest.param("exaone4", {**LARGE, **MIXED, "sliding_window": 16, **rope("llama3", 1e6, **LLAMA3)}, id="exaone4-64"),
+    pytest.param("exaone4", {**LARGE, **ODD, "sliding_window": 16}, id="exaone4-64-other-layers", marks=SLOW),
+    pytest.param(
+        "exaone4", {**LARGE, "sliding_window": None, "layer_types": ["full_attention"] * 64}, id="exaone4-64-no-window", marks=SLOW
+    ),
+    pytest.param("ernie", {"head_dim": 64, "num_key_value_heads": 1, "tie_word_embeddings": False}, id="ernie-wide-heads"),
+    pytest.param("ernie", rope("yarn", **YARN), id="ernie-yarn", marks=SLOW),
 ]
 
 # Family, changes, and a word of the refusal.
@@ -89,6 +109,27 @@ REFUSED: list[Any] = [
     pytest.param("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads", id="olmoe-grouped"),
     pytest.param("olmoe", {"attention_bias": True}, "bias on attn_output", id="olmoe-biases"),
     pytest.param("granite", {"hidden_act": "gelu"}, "hidden_act", id="granite-gelu"),
+    pytest.param("cohere", {"use_qk_norm": True}, "use_qk_norm", id="cohere-normed"),
+    pytest.param("cohere", LARGE, "use_qk_norm", id="cohere-64-bare"),
+    pytest.param("cohere", {"tie_word_embeddings": False}, "head", id="cohere-own-head"),
+    pytest.param("cohere", {"attention_bias": True}, "bias on attn_output", id="cohere-biases"),
+    pytest.param("glm4", rope("llama3", partial_rotary_factor=0.5, **LLAMA3), "llama3", id="glm4-llama3"),
+    pytest.param("exaone4", {"head_dim": 64}, "width", id="exaone4-wide-heads"),
+    pytest.param(
+        "exaone4",
+        {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+        "layer_types",
+        id="exaone4-window",
+    ),
+    pytest.param("exaone4", {"sliding_window": 16}, "layer_types", id="exaone4-no-rope"),
+    pytest.param(
+        "exaone4",
+        {**LARGE, "sliding_window": 16, "layer_types": ["full_attention"] * 64},
+        "layer_types",
+        id="exaone4-64-no-rope",
+        marks=SLOW,
+    ),
+    pytest.param("ernie", {"use_bias": True}, "use_bias", id="ernie-biases"),
 ]
 
 # Family, changes, the event's code, and the tokens up to which it is exact.
@@ -98,6 +139,9 @@ BOUND: list[Any] = [
     ),
     pytest.param(
         "smollm3", {**rope("dynamic", factor=4.0), "max_position_embeddings": 32}, "bound-dynamic-rope", 32, id="smollm3-dynamic"
+    ),
+    pytest.param(
+        "exaone4", {"sliding_window": 16, "layer_types": ["sliding_attention"] * 2}, "bound-sliding-window", 16, id="exaone4-window"
     ),
 ]
 
@@ -112,6 +156,14 @@ WIRED: list[Any] = [
     pytest.param("olmo2", {"num_key_value_heads": 4}, {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}, id="olmo2-mha"),
     pytest.param("olmoe", {"num_hidden_layers": 1}, set(), id="olmoe"),
     pytest.param("granite", {}, {"attn_output"}, id="granite"),
+    pytest.param("cohere", {}, {"attn_output"}, id="cohere"),
+    pytest.param("cohere", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="cohere-mha"),
+    pytest.param("glm4", {}, {"attn_output"}, id="glm4"),
+    pytest.param("glm4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="glm4-mha"),
+    pytest.param(
+        "exaone4", {"num_key_value_heads": 4}, {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}, id="exaone4-mha"
+    ),
+    pytest.param("ernie", {}, {"attn_output"}, id="ernie"),
 ]
 
 

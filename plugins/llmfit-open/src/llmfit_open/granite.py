@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
-from llmfit_core import DECODER_CONFIG, PRE_NORM_DECODER, Architecture, Graph, Reads
+from collections.abc import Mapping
+from typing import Any
+
+from llmfit_core import DECODER_CONFIG, PRE_NORM_DECODER, Architecture, Graph, Reads, UnsupportedError
 from llmfit_open.common import ENDS, KEYS, PLAIN_ROPE, PRE_NORMS, RECOMPUTED, attention, common_fixes, gated
+
+
+def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
+    """What the loader takes where a file has no multipliers; attention's is not the config's own default."""
+    return {"attention.scale": keys["attention.key_length"] ** -0.5, "embedding_scale": 1.0, "residual_scale": 1.0}
+
+
+def roped(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """Nothing; a GGUF file that switches rope off is no model of this class.
+
+    Raises:
+        UnsupportedError: `gguf-variant`.
+    """
+    if hparams.get("rope.scaling.finetuned") is False:
+        raise UnsupportedError(
+            "gguf-variant",
+            "the file says rope.scaling.finetuned = false under the graph granite, which then has no rope at all",
+            "No class of transformers computes this; take the model's original in Hugging Face's layout.",
+        )
+    return {}
+
 
 GRANITE = Architecture(
     name="granite",
@@ -38,7 +62,9 @@ GRANITE = Architecture(
             rope=PLAIN_ROPE | {"llama3", "longrope"},
             rope_rows="pairs",
             rope_factors=True,
+            assumes=assumed,
         ),
     ),
+    hparams=roped,
     waived=RECOMPUTED,
 )

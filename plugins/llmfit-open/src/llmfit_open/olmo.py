@@ -21,6 +21,7 @@ from llmfit_open.common import (
     gated,
 )
 
+EPSILON = 1e-5
 CLAMP = "attention.clamp_kqv"
 Q_WIDTH, K_WIDTH = (("attention.head_count", "attention.key_length"), ("attention.head_count_kv", "attention.key_length"))
 UP_TO_DOWN = Link(source=Role.FFN_UP, sinks=(Role.FFN_DOWN,))
@@ -30,6 +31,23 @@ NORMED_QK: Table = {
     "model.layers.{layer}.self_attn.q_norm": Role.ATTN_Q_NORM,
     "model.layers.{layer}.self_attn.k_norm": Role.ATTN_K_NORM,
 }
+
+
+def known_epsilon(hparams: Mapping[str, Any]) -> dict[str, object]:
+    """Nothing; a GGUF file may say another epsilon, which the class cannot.
+
+    Raises:
+        UnsupportedError: `gguf-variant`.
+    """
+    stated = hparams.get("attention.layer_norm_epsilon", EPSILON)
+    if abs(stated - EPSILON) > 1e-9:
+        raise Unsupported(
+            "gguf-variant",
+            f"the file says attention.layer_norm_epsilon = {stated:g}, and OLMo's class has {EPSILON:g} built in",
+            "Take the model's original in Hugging Face's layout.",
+        )
+    return {}
+
 
 # Norms without weights: their epsilon is part of the class.
 OLMO = Architecture(
@@ -50,13 +68,14 @@ OLMO = Architecture(
             name="olmo",
             engine="llama.cpp",
             keys=(*(k for k in KEYS_LAYER_NORM if k != "attention.layer_norm_epsilon"), CLAMP),
-            constants={"attention.layer_norm_epsilon": 1e-5},
+            constants={"attention.layer_norm_epsilon": EPSILON},
             fixes=common_fixes("olmo", square=True),
             rope=PLAIN_ROPE,
             rope_rows="pairs",
             biases=QKV,
         ),
     ),
+    hparams=known_epsilon,
     waived=RECOMPUTED,
 )
 
