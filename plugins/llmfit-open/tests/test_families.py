@@ -48,8 +48,8 @@ ODD = {"layer_types": (["full_attention"] + ["sliding_attention"] * 6 + ["full_a
 
 # Family, changes, and whether it is for the slow run. Each is converted, scored, and read back.
 RIGHT: list[Any] = [
-    pytest.param("smollm3", {"num_hidden_layers": 8, "num_key_value_heads": 1, "tie_word_embeddings": False}, id="smollm3-8"),
-    pytest.param("smollm3", {"head_dim": 64, **rope("yarn", **YARN)}, id="smollm3-yarn-wide-heads"),
+    pytest.param("smollm3", {"num_hidden_layers": 8, "num_key_value_heads": 1, "tie_word_embeddings": False}, id="smollm3-8", marks=SLOW),
+    pytest.param("smollm3", {"head_dim": 64, **rope("yarn", **YARN)}, id="smollm3-yarn-wide-heads", marks=SLOW),
     pytest.param("smollm3", {"num_hidden_layers": 3}, id="smollm3-three-layers", marks=SLOW),
     pytest.param("smollm3", {"no_rope_layers": [1, 1, 1, 1, 1]}, id="smollm3-all-roped"),
     pytest.param("smollm3", {"no_rope_layer_interval": 9, "attention_bias": True, "mlp_bias": True}, id="smollm3-biases"),
@@ -59,11 +59,11 @@ RIGHT: list[Any] = [
     pytest.param("olmo", {"tie_word_embeddings": True, **rope("linear", factor=2.5)}, id="olmo-tied-linear", marks=SLOW),
     pytest.param("olmo", {"clip_qkv": 8.0, "num_key_value_heads": None, **rope("yarn", **YARN)}, id="olmo-yarn", marks=SLOW),
     pytest.param("olmo2", {"num_key_value_heads": 1, "rms_norm_eps": 1e-3}, id="olmo2-one-kv-head"),
-    pytest.param("olmo2", {"tie_word_embeddings": True, **rope("yarn", 5e5, **YARN)}, id="olmo2-tied-yarn"),
+    pytest.param("olmo2", {"tie_word_embeddings": True, **rope("yarn", 5e5, **YARN)}, id="olmo2-tied-yarn", marks=SLOW),
     pytest.param("olmoe", {"rms_norm_eps": 1e-3, "tie_word_embeddings": True}, id="olmoe-epsilon-tied"),
     pytest.param("olmoe", {"norm_topk_prob": True, "num_experts_per_tok": 4}, id="olmoe-all-used", marks=SLOW),
     pytest.param("olmoe", {"num_experts": 3, "num_experts_per_tok": 1, **rope("linear", factor=2.5)}, id="olmoe-3", marks=SLOW),
-    pytest.param("granite", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}, id="granite-biases"),
+    pytest.param("granite", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}, id="granite-biases", marks=SLOW),
     pytest.param("granite", {"head_dim": 64, **rope("llama3", **LLAMA3)}, id="granite-llama3-wide-heads"),
     pytest.param(
         "granite",
@@ -71,14 +71,14 @@ RIGHT: list[Any] = [
         id="granite-ones",
         marks=SLOW,
     ),
-    pytest.param("granite", {"tie_word_embeddings": True, **rope("yarn", **YARN, beta_fast=16.0)}, id="granite-yarn-betas"),
-    pytest.param("cohere", {"num_key_value_heads": 1, "logit_scale": 0.5, "layer_norm_eps": 1e-3}, id="cohere-one-kv-head"),
+    pytest.param("granite", {"tie_word_embeddings": True, **rope("yarn", **YARN, beta_fast=16.0)}, id="granite-yarn-betas", marks=SLOW),
+    pytest.param("cohere", {"num_key_value_heads": 1, "logit_scale": 0.5, "layer_norm_eps": 1e-3}, id="cohere-one-kv-head", marks=SLOW),
     pytest.param("cohere", {**LARGE, "use_qk_norm": True, **rope("linear", 5e5, factor=2.5)}, id="cohere-64-normed"),
     pytest.param("cohere", rope("yarn", **YARN, attention_factor=1.3), id="cohere-yarn", marks=SLOW),
-    pytest.param("glm4", {"num_key_value_heads": 4, "attention_bias": False, "tie_word_embeddings": True}, id="glm4-no-biases"),
+    pytest.param("glm4", {"num_key_value_heads": 4, "attention_bias": False, "tie_word_embeddings": True}, id="glm4-no-biases", marks=SLOW),
     pytest.param("glm4", {"head_dim": 64, **rope("default", partial_rotary_factor=0.25)}, id="glm4-quarter"),
     pytest.param("glm4", rope("yarn", partial_rotary_factor=1.0, **YARN), id="glm4-whole-yarn", marks=SLOW),
-    pytest.param("exaone4", {"num_key_value_heads": 1, **rope("llama3", 1e6, **LLAMA3)}, id="exaone4-llama3"),
+    pytest.param("exaone4", {"num_key_value_heads": 1, **rope("llama3", 1e6, **LLAMA3)}, id="exaone4-llama3", marks=SLOW),
     pytest.param("exaone4", {"tie_word_embeddings": True, **rope("yarn", **YARN, beta_fast=16.0)}, id="exaone4-tied", marks=SLOW),
     pytest.param("exaone4", {**LARGE, **MIXED, "sliding_window": 16, **rope("llama3", 1e6, **LLAMA3)}, id="exaone4-64"),
     pytest.param("exaone4", {**LARGE, **ODD, "sliding_window": 16}, id="exaone4-64-other-layers", marks=SLOW),
@@ -110,7 +110,7 @@ REFUSED: list[Any] = [
     pytest.param("olmoe", {"attention_bias": True}, "bias on attn_output", id="olmoe-biases"),
     pytest.param("granite", {"hidden_act": "gelu"}, "hidden_act", id="granite-gelu"),
     pytest.param("cohere", {"use_qk_norm": True}, "use_qk_norm", id="cohere-normed"),
-    pytest.param("cohere", LARGE, "use_qk_norm", id="cohere-64-bare"),
+    pytest.param("cohere", LARGE, "use_qk_norm", id="cohere-64-bare", marks=SLOW),
     pytest.param("cohere", {"tie_word_embeddings": False}, "head", id="cohere-own-head"),
     pytest.param("cohere", {"attention_bias": True}, "bias on attn_output", id="cohere-biases"),
     pytest.param("glm4", rope("llama3", partial_rotary_factor=0.5, **LLAMA3), "llama3", id="glm4-llama3"),
@@ -141,29 +141,29 @@ BOUND: list[Any] = [
         "smollm3", {**rope("dynamic", factor=4.0), "max_position_embeddings": 32}, "bound-dynamic-rope", 32, id="smollm3-dynamic"
     ),
     pytest.param(
-        "exaone4", {"sliding_window": 16, "layer_types": ["sliding_attention"] * 2}, "bound-sliding-window", 16, id="exaone4-window"
+        "exaone4", {"sliding_window": 16, "layer_types": ["sliding_attention"] * 2}, "bound-sliding-window", 16, id="exaone4-window", marks=SLOW
     ),
 ]
 
 # Family, changes, and roles whose matrices no scale can reach.
 WIRED: list[Any] = [
     pytest.param("smollm3", {}, {"attn_output"}, id="smollm3"),
-    pytest.param("smollm3", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="smollm3-mha"),
+    pytest.param("smollm3", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="smollm3-mha", marks=SLOW),
     pytest.param(
         "olmo", {"clip_qkv": 1.0}, {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"}, id="olmo"
     ),
-    pytest.param("olmo2", {}, {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"}, id="olmo2"),
+    pytest.param("olmo2", {}, {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"}, id="olmo2", marks=SLOW),
     pytest.param("olmo2", {"num_key_value_heads": 4}, {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}, id="olmo2-mha"),
     pytest.param("olmoe", {"num_hidden_layers": 1}, set(), id="olmoe"),
-    pytest.param("granite", {}, {"attn_output"}, id="granite"),
+    pytest.param("granite", {}, {"attn_output"}, id="granite", marks=SLOW),
     pytest.param("cohere", {}, {"attn_output"}, id="cohere"),
-    pytest.param("cohere", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="cohere-mha"),
+    pytest.param("cohere", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="cohere-mha", marks=SLOW),
     pytest.param("glm4", {}, {"attn_output"}, id="glm4"),
-    pytest.param("glm4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="glm4-mha"),
+    pytest.param("glm4", {"num_key_value_heads": 4, "num_hidden_layers": 1}, set(), id="glm4-mha", marks=SLOW),
     pytest.param(
         "exaone4", {"num_key_value_heads": 4}, {"attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"}, id="exaone4-mha"
     ),
-    pytest.param("ernie", {}, {"attn_output"}, id="ernie"),
+    pytest.param("ernie", {}, {"attn_output"}, id="ernie", marks=SLOW),
 ]
 
 

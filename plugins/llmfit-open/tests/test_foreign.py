@@ -8,7 +8,8 @@ import pytest
 
 from llmfit_core.errors import UnsupportedError
 from tests.e2e.scoring import by_llamacpp, by_transformers, divergence, ids_of
-from tests.expert_forms import config_of, load
+from tests.e2e.test_golden import tensors_of
+from tests.expert_forms import as_one, config_of, load, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     ToGguf = Callable[..., tuple[Path, Any]]
 
+SLOW = pytest.mark.slow(reason="the kind of case is covered by a quicker one")
 LARGE = {
     "hidden_size": 64,
     "intermediate_size": 64,
@@ -63,12 +65,14 @@ def rewritten(file: Path, out: Path, keys: Mapping[str, Any]) -> Path:
         pytest.param(
             "granite", {}, {"attention.scale": None, "embedding_scale": None, "residual_scale": None}, id="granite-no-multipliers"
         ),
-        pytest.param("cohere", {**LARGE, "use_qk_norm": True}, {}, id="cohere-64"),
+        pytest.param("cohere", {}, {"logit_scale": None}, id="cohere-unscaled"),
+        pytest.param("cohere", {**LARGE, "use_qk_norm": True}, {}, id="cohere-64", marks=SLOW),
         pytest.param(
             "exaone4",
             {**LARGE, "sliding_window": 16, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16},
             {},
             id="exaone4-64",
+            marks=SLOW,
         ),
         pytest.param(
             "exaone4",
@@ -77,11 +81,11 @@ def rewritten(file: Path, out: Path, keys: Mapping[str, Any]) -> Path:
             id="exaone4-64-no-pattern",
         ),
         pytest.param(
-            "exaone4", {**LARGE, "layer_types": ["full_attention"] * 64, "sliding_window": None}, {}, id="exaone4-64-no-window"
+            "exaone4", {**LARGE, "layer_types": ["full_attention"] * 64, "sliding_window": None}, {}, id="exaone4-64-no-window", marks=SLOW
         ),
-        pytest.param("olmo", {"clip_qkv": 1.0}, {"attention.clamp_kqv": None}, id="olmo-unclamped"),
-        pytest.param("smollm3", {"num_hidden_layers": 8}, {}, id="smollm3"),
-        pytest.param("glm4", {}, {}, id="glm4"),
+        pytest.param("olmo", {"clip_qkv": 1.0}, {"attention.clamp_kqv": None}, id="olmo-unclamped", marks=SLOW),
+        pytest.param("smollm3", {"num_hidden_layers": 8}, {}, id="smollm3", marks=SLOW),
+        pytest.param("glm4", {}, {}, id="glm4", marks=SLOW),
     ],
 )
 def test_what_a_file_leaves_out_means_what_the_loader_takes(
@@ -135,6 +139,28 @@ def test_the_context_of_command_r_is_the_one_the_authors_mean(
     assert config_of(to_hf(file))["max_position_embeddings"] == 4096
 
 
+@pytest.mark.slow(reason="the table's patterns for it are in the quick run of other mixtures")
+def test_experts_of_olmoe_in_one_tensor_make_the_same_file(
+    variation: Callable[..., Path], to_gguf: ToGguf, tmp_path: Path
+) -> None:
+    model = variation("olmoe")
+    whole = save(model, as_one(load(model)), tmp_path / "whole")
+    assert any(n.endswith("experts.gate_up_proj") for n in load(whole))
+    a, b = (to_gguf(m, "bf16", name=n)[0] for m, n in ((model, "a"), (whole, "b")))
+    assert tensors_of(a) == tensors_of(b)
+
+
+@pytest.mark.slow(reason="64 layers")
+def test_norms_of_many_heads_stay_floats(variation: Callable[..., Path], to_gguf: ToGguf) -> None:
+    """Command-R's norms of q and k have two axes, and are norms all the same."""
+    model = variation("cohere", {**LARGE, "use_qk_norm": True})
+    for scheme in ("bf16", "q4_k_m", "q8_0"):
+        file, _ = to_gguf(model, scheme)
+        assert {t for n, (t, _) in tensors_of(file).items() if "norm" in n} == {"F32"}
+    assert divergence(by_transformers(model, ids_of(model)), by_llamacpp(file, ids_of(model))).mean() < 0.05
+
+
+@pytest.mark.slow(reason="64 layers, and the rule itself is quickly read")
 @pytest.mark.parametrize("pattern", [4, "LLLG"])
 def test_layers_of_exaone4_follow_from_the_pattern(
     pattern: object, golden_models: GoldenModels, variation: Callable[..., Path], to_gguf: ToGguf, tmp_path: Path
@@ -152,6 +178,8 @@ def test_layers_of_exaone4_follow_from_the_pattern(
         ("exaone4", {"sliding_window": 16, "layer_types": ..., "sliding_window_pattern": "LLGL"}, "sliding_window_pattern"),
         ("exaone4", {"sliding_window": 16, "layer_types": ["full_attention"]}, "layer_types"),
         ("exaone4", {"sliding_window": 16, "layer_types": ["sliding_attention", "chunked_attention"]}, "chunked_attention"),
+        ("exaone4", {"sliding_window": 0}, "sliding_window"),
+        ("smollm3", {"sliding_window": 0, "layer_types": ["sliding_attention"] * 4}, "sliding_window"),
         ("smollm3", {"no_rope_layers": [1, 1]}, "no_rope_layers"),
         ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 0}, "no_rope_layer_interval"),
         ("ernie", {"compression_ratio": 2.0}, "compression_ratio"),

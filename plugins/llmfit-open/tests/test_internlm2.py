@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tests.golden_models import GoldenModels
 
+SLOW = pytest.mark.slow(reason="the kind of case is covered by a quicker one")
 NAMES = {
     "model.embed_tokens.weight": "model.tok_embeddings.weight",
     "lm_head.weight": "output.weight",
@@ -63,8 +64,12 @@ def as_internlm2(llama: Path, to: Path, **config: Any) -> Path:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"num_attention_heads": 8, "num_key_value_heads": 2}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1}],
-    ids=["two-by-two", "four-by-two", "no-groups", "one-group"],
+    [
+        pytest.param({}, id="two-by-two", marks=SLOW),
+        pytest.param({"num_attention_heads": 8, "num_key_value_heads": 2}, id="four-by-two"),
+        pytest.param({"num_key_value_heads": 4}, id="no-groups", marks=SLOW),
+        pytest.param({"num_key_value_heads": 1}, id="one-group", marks=SLOW),
+    ],
 )
 def test_computes_what_the_llama_computes_and_reads_back(
     changes: dict[str, Any],

@@ -23,6 +23,11 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
+def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
+    """What the loader takes: norms by the number of layers, and logits as they are where no key scales them."""
+    return {"use_qk_norm": keys["block_count"] >= NORMED_FROM, "logit_scale": 1.0}
+
+
 def kinds(hparams: Mapping[str, Any], _layer: int) -> frozenset[str]:
     """Layers with norms of q and k, or without."""
     return frozenset({"normed"} if hparams.get("use_qk_norm") else ())
@@ -73,7 +78,7 @@ COHERE = Architecture(
             rope_rows="pairs",
             biases=QKV,
             own_head=False,
-            assumes=lambda hp: {"use_qk_norm": hp["block_count"] >= NORMED_FROM},  # type: ignore[operator]
+            assumes=assumed,
         ),
     ),
     shapes={

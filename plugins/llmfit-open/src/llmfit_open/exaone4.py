@@ -43,7 +43,9 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     if WINDOW in hparams:
         return told(hparams)
     window, large = hparams.get("sliding_window"), hparams["block_count"] == LARGE
-    if not window:
+    if window == 0:
+        raise wrong("sliding_window in config.json is 0, a window that sees nothing")
+    if window is None:
         # With a window as long as the context, every layer of the large one may have rope and see everything.
         all_seen = {WINDOW: hparams["context_length"], PATTERN: (True,) * LARGE}
         return {"kinds_computed": True, **(all_seen if large else {})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmfit_core import DECODER_CONFIG, PRE_NORM_DECODER, Architecture, Fix, Graph, Limit, Reads
+from llmfit_core import DECODER_CONFIG, PRE_NORM_DECODER, Architecture, Fix, Graph, Ignores, Limit, Reads
 from llmfit_open.common import ENDS, KEYS, PLAIN_ROPE, PRE_NORMS, QKV, RECOMPUTED, attention, common_fixes, gated, wrong
 from llmfit_open.common import kinds_of_layer as kinds
 
@@ -32,6 +32,8 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
         slides = "sliding_attention" in stated_kinds
     else:
         slides = bool(hparams.get("use_sliding_window")) and not all(roped)
+    if size == 0 and slides:
+        raise wrong("sliding_window in config.json is 0, a window that sees nothing")
     return out | ({"attention.sliding_window": size} if size and slides else {})
 
 
@@ -62,6 +64,7 @@ SMOLLM3 = Architecture(
         "use_sliding_window": Reads("use_sliding_window", False),
         "sliding_window": Reads("sliding_window", None, kind="count"),
         "layer_types": Reads("layer_types", None, kind="texts"),
+        "max_window_layers": Ignores("layer_types says which layers have a window"),
     },
     wiring=PRE_NORM_DECODER,
     graphs=(
