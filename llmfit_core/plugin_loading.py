@@ -8,7 +8,9 @@ import importlib.metadata
 import inspect
 import itertools
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -25,6 +27,8 @@ from llmfit_core.plugin_record import KINDS, Kind, PluginId, PluginRecord, empty
 
 GROUP = "llmfit"
 CORE = "llmfit-core"
+SECONDS = 10.0
+"""What a plugin may take to be imported and to declare what it has."""
 MAX_DECLARATIONS = 1000
 """More from one hook means a generator that never ends."""
 
@@ -70,9 +74,9 @@ class Plugin:
 def load(found: Found, trace: Trace | None = None) -> Plugin:
     """Import a plugin and collect its declarations. Never raises but for `KeyboardInterrupt`."""
     started = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, _Watch(SECONDS) as watch:
         warnings.simplefilter("always")
-        plugin = _load(found, trace)
+        plugin = _load(found, trace, watch)
     notes = dict.fromkeys(one_line(f"{w.category.__name__}: {w.message}") for w in caught)
     seconds = time.perf_counter() - started
     return replace(
@@ -80,7 +84,42 @@ def load(found: Found, trace: Trace | None = None) -> Plugin:
     )
 
 
-def _load(found: Found, trace: Trace | None) -> Plugin:
+class _Watch:
+    """Bounds the time of a plugin's own code, and tells the user's interrupt from one that a plugin raises.
+
+    Signals work in the main thread alone, and Windows has no alarm: elsewhere nothing is bounded.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.interrupted = False
+        self._able = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+
+    def __enter__(self) -> _Watch:
+        if self._able:
+            self._alarm = signal.signal(signal.SIGALRM, self._late)
+            self._interrupt = signal.getsignal(signal.SIGINT)
+            if self._interrupt is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._by_user)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._able:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
+            if self._interrupt is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._interrupt)
+
+    def _late(self, *_: object) -> None:
+        raise PluginFault(f"takes more than {self.seconds:g} s to load")
+
+    def _by_user(self, *_: object) -> None:
+        self.interrupted = True
+        raise KeyboardInterrupt
+
+
+def _load(found: Found, trace: Trace | None, watch: _Watch) -> Plugin:
     plugin = Plugin(record=PluginRecord(id=found.id, status="failed", entry_point=found.entry_point.value))
     step = "does not import"
     try:
@@ -97,8 +136,10 @@ def _load(found: Found, trace: Trace | None) -> Plugin:
                 declared += traced(trace, kind.hook, found.id, lambda f=function, k=kind: _collect(f, k))  # type: ignore[misc]
             _check_unique(declared, kind)
             declarations[kind.plural] = tuple(declared)
-    except KeyboardInterrupt:
-        raise
+    except KeyboardInterrupt as error:
+        if watch.interrupted:
+            raise
+        return plugin.failed(f"{step}: {describe(error)}")
     except PluginFault as fault:
         return plugin.failed(str(fault))
     except BaseException as error:

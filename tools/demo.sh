@@ -22,9 +22,7 @@ else
     model=$MODEL
 fi
 
-echo "== What would happen"
-llmfit plan "$model" --to "gguf:$SCHEME" | sed '/^$/,$d'
-echo "== Convert in one pass, and check the result"
+echo "== Convert in one pass: first the plan, at the end the check"
 artifact=$(llmfit convert "$model" --to "gguf:$SCHEME" -o "$out/artifact" --overwrite | head -n 1)
 echo "$artifact"
 echo "== Ask it: $PROMPT"

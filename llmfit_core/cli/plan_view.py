@@ -87,7 +87,7 @@ def print_plan(plan: Plan, to: TextIO, *, tensors: bool) -> None:
     graph = f" for {plan.engine}'s graph {plan.graph}" if plan.graph else ""
     say(f"  to        {plan.recipe.exporter}:{plan.recipe.scheme}{graph}")
     for kind, share in type_shares(plan).items():
-        say(f"  {kind:<9} {share['tensors']:>6} tensors {count(share['weights']):>10} weights {size(share['bytes']):>10}")
+        say(f"  {kind:<9} {share['tensors']:>6} tensor{'s' if share['tensors'] != 1 else ' '} {count(share['weights']):>10} weights {size(share['bytes']):>10}")
     said = f"{len(plan.files)} files" if len(plan.files) > 1 else plan.files[0].name
     say(f"  size      {size(plan.size)} on disk ({said}), {bits_per_weight(plan):.2f} bits per weight")
     converting = f"about {size(plan.memory)} to convert, " if plan.memory else ""

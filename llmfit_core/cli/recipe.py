@@ -41,7 +41,7 @@ def recipe_from(
         SourceError: `bad-recipe`: the file is no TOML, or has keys that no recipe has.
     """
     given: dict[str, Any] = _read(file) if file is not None else {}
-    given |= {k: v for k, v in options.items() if v not in (None, False)}
+    given |= {k: v for k, v in options.items() if v is not None and v is not False}
     if tensor_types:
         given["tensor_types"] = tuple(_pair(t, "--tensor-type", "REGEX=TYPE", last=True) for t in tensor_types)
     if settings:

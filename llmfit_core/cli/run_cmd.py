@@ -82,8 +82,7 @@ def run(
         print_json({"answer": body})
     else:
         print(flush=True)
-        rate = answer.tokens / answer.seconds if answer.seconds else 0.0
-        print(f"{answer.tokens} tokens in {answer.seconds:.1f} s ({rate:.1f} a second)", file=sys.stderr)
+        print(f"{answer.tokens} tokens in {answer.seconds:.1f} s, starting and loading included", file=sys.stderr)
 
 
 def serve(

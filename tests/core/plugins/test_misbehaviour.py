@@ -29,6 +29,9 @@ BROKEN = {
         "class Mute(Exception):\n def __str__(self): raise ValueError\nraise Mute\n",
         ["Mute"],
     ),
+    "raises the user's interrupt": ("raise KeyboardInterrupt\n", ["KeyboardInterrupt"]),
+    "never ends at import": ("while True: pass\n", ["takes more than", "to load"]),
+    "never yields": ("@hookimpl\ndef llmfit_exporters():\n  while True: pass\n  yield\n", ["takes more than", "to load"]),
     "exhausts the stack": ("def f(): return f()\nf()\n", ["RecursionError"]),
     "raises in a hook": (
         "@hookimpl\ndef llmfit_runtimes(): raise OSError('no disk')\n",
@@ -118,7 +121,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_fails_alone(fault, site, load, capfd):
+def test_fails_alone(fault, site, load, capfd, monkeypatch):
+    monkeypatch.setattr("llmfit_core.plugin_loading.SECONDS", 3.0)
     source, reasons = BROKEN[fault]
     site.add("llmfit-bad", source, version="2.1")
     site.add("llmfit-good", GOOD)
@@ -136,7 +140,7 @@ def test_fails_alone(fault, site, load, capfd):
 
 
 def test_keyboard_interrupt_is_the_users(site, load):
-    site.add("llmfit-bad", "raise KeyboardInterrupt\n")
+    site.add("llmfit-slow", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n")
     with pytest.raises(KeyboardInterrupt):
         load()
 

@@ -123,13 +123,16 @@ def limits(model: Model, graph: Graph) -> tuple[int | None, tuple[Event, ...]]:
                 subject="rope_scaling",
             )
         )
-    if rope.type == "longrope" and rope.original_context < context:
-        exact.append(rope.original_context)
+    if rope.type == "longrope" and (rope.original_context < context or rope.original_context % 256):
+        # llama.cpp takes the short factors only where the launched context, rounded up to 256, is within the original.
+        short = rope.original_context // 256 * 256
+        if short:
+            exact.append(short)
+        within = f"exact up to {short} tokens when launched with that context; launched with more, " if short else ""
         events.append(
             Event(
                 code="bound-longrope",
-                message=f"longrope: exact up to {rope.original_context} tokens when launched with that context; launched "
-                f"with more, exact only for texts longer than {rope.original_context} tokens",
+                message=f"longrope: {within}exact only for texts longer than {rope.original_context} tokens",
                 severity="bound",
                 subject="rope_scaling",
             )
