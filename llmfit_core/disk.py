@@ -15,6 +15,15 @@ MAX_NAME = 255
 """Bytes of a file name on every common file system."""
 
 
+def amount(nbytes: float) -> str:
+    """Bytes for people, in decimal units that fit."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 999.95:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.2f} GB"
+
+
 @contextlib.contextmanager
 def output_errors(place: Path) -> Iterator[None]:
     """Whatever the operating system says about output, as an `OutputError` that names the file.

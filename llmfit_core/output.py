@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmfit_core import manifest
-from llmfit_core.disk import MAX_NAME, output_errors, sync
+from llmfit_core.disk import MAX_NAME, amount, output_errors, sync
 from llmfit_core.errors import LaunchError, LlmfitError, OutputError, SourceError
 from llmfit_core.export import Exporter, Filled, FillOptions, Written
 from llmfit_core.journal import NAME as JOURNAL
@@ -145,7 +145,7 @@ def require_space(plan: Plan, where: Places) -> None:
     if free + present < plan.size:
         raise OutputError(
             "disk-full",
-            f"{parent} has {free / 1e9:.2f} GB free, the artifact needs {plan.size / 1e9:.2f} GB",
+            f"{parent} has {amount(free)} free, the artifact needs {amount(plan.size)}",
             "Free the space or choose another place with -o.",
         )
 

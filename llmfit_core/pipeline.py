@@ -14,7 +14,7 @@ from llmfit_core import manifest as manifests
 from llmfit_core.checkpoint import is_hub_id
 from llmfit_core.checks import run_check
 from llmfit_core.disk import output_errors
-from llmfit_core.errors import UnsupportedError
+from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event, require_none_strict
 from llmfit_core.output import Places, places, publish, refuse_existing, require_space, staging, write
 from llmfit_core.plan import Artifact, Plan, Recipe
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from llmfit_core.plan import DataCheck
     from llmfit_core.plugin_record import Provided
     from llmfit_core.plugins import PluginRegistry
+
+
+_WIDER = {
+    "f16": "Choose a wider type: bf16, or f32 for this tensor with --tensor-type.",
+    "bf16": "Choose a wider type: f32, for this tensor with --tensor-type or for all.",
+    "f32": "The source holds float64 values beyond float32: scale the weights down before converting.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +132,7 @@ def convert(
         require_space(plan, where)
         if on_plan is not None:
             on_plan(plan)
-        losses = _Losses(strict=recipe.strict)
+        losses = _Losses(plan)
         verified, proven = _prove_before(plan, exporter, registry) if verify else ({}, ())
         with staging(plan, where) as journal:
             sums.start(_read_files(plan))
@@ -135,7 +142,8 @@ def convert(
             if verify:
                 target = where.stage if where.whole_folder else where.staged[0]
                 exporter.reopen(target, plan)
-                said, more = _prove_after(plan, target, exporter, registry)
+                # What was forced to hold NaNs computes none but NaNs: its opening would prove nothing.
+                said, more = ({}, ()) if losses.nonfinite else _prove_after(plan, target, exporter, registry)
                 verified |= {"reopened": True} | said
                 events = (*events, *more)
             names = [f.relative_to(where.folder).as_posix() for f in where.files]
@@ -263,18 +271,25 @@ def _prove_after(
 
 
 class _Losses:
-    """What types could not hold: an overflow is an error, the rest is told."""
+    """What types could not hold: an overflow is an error, as are NaNs of the source without `--force`; the rest is told."""
 
-    def __init__(self, *, strict: bool) -> None:
-        self.strict = strict
+    def __init__(self, plan: Plan) -> None:
+        self.strict, self.force = plan.recipe.strict, plan.recipe.force
+        self.types = {t.name: t.type for t in plan.tensors}
         self.found: dict[str, Written] = {}
 
     def judge(self, name: str, outcome: Written) -> None:
         if outcome.overflow:
             raise UnsupportedError(
                 "overflow",
-                f"{name}: {outcome.overflow} values are too large for their type and would become infinite",
-                "Choose a wider type: bf16 instead of f16, or --tensor-type for this tensor.",
+                f"{name}: {_count(outcome.overflow)} too large for {self.types[name]} and would become infinite",
+                _WIDER.get(self.types[name], "Give this tensor a float type with --tensor-type (bf16 or f32)."),
+            )
+        if outcome.nonfinite and not self.force:
+            raise SourceError(
+                "not-finite",
+                f"{name} holds NaN or infinity in {outcome.nonfinite} of its values",
+                "The checkpoint is damaged: fetch it again, or give --force to write it as it is.",
             )
         if outcome.underflow or outcome.nonfinite:
             self.found[name] = outcome
@@ -282,13 +297,21 @@ class _Losses:
                 require_none_strict(self.events)
 
     @property
+    def nonfinite(self) -> bool:
+        return any(w.nonfinite for w in self.found.values())
+
+    @property
     def events(self) -> tuple[Event, ...]:
         out = []
         for name, w in sorted(self.found.items()):
             if w.nonfinite:
-                message = f"{name} holds {w.nonfinite} NaNs or infinities, as its source does"
+                message = f"{name} holds NaN or infinity in {w.nonfinite} of its values; written all the same, as told"
                 out.append(Event(code="not-finite", message=message, subject=name))
             if w.underflow:
                 message = f"{name}: {w.underflow} values are too small for their type and became zero"
                 out.append(Event(code="underflow", message=message, subject=name, severity="fallback"))
         return tuple(out)
+
+
+def _count(values: int) -> str:
+    return "1 value is" if values == 1 else f"{values} values are"

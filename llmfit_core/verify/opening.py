@@ -41,18 +41,25 @@ def prove_opens(runtime: Runtime, path: Path, size: int) -> tuple[dict[str, obje
     try:
         rows = runtime.score(path, (1, 2), LaunchOptions(context=64, warmup=False, gpu_layers=0))
     except SourceError as error:
+        if error.code == "not-finite":
+            raise _no_numbers(runtime) from error
         raise VerificationError(
             "does-not-open", f"{runtime.name} refuses the written file: {error.cause}", "Report this with the model's name."
         ) from error
     except LlmfitError as error:  # the runtime here is too old, too small or broken: that says nothing of the file
         return {}, (_left(error.cause),)
     if not all(any(math.isfinite(x) for x in row) for row in rows):
-        raise VerificationError(
-            "not-finite",
-            f"{runtime.name} computes no finite probabilities from the written file",
-            "Look for NaNs in the source; convert to f32 to compare.",
-        )
+        raise _no_numbers(runtime)
     return {"opened": True, "runtime": runtime.name}, ()
+
+
+def _no_numbers(runtime: Runtime) -> VerificationError:
+    """The weights are finite, which conversion has seen; what is computed from them is not."""
+    return VerificationError(
+        "not-finite",
+        f"{runtime.name} computes no finite probabilities from the written file, whose weights are all finite",
+        "Look for weights of absurd size in the source, and fetch it again; --no-verify writes the file all the same.",
+    )
 
 
 def _left(why: str) -> Event:

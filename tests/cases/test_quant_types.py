@@ -211,12 +211,30 @@ def test_blocks_of_no_numbers(registry: PluginRegistry, tmp_path: Path, value: f
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("scheme", ["bf16", "f16", "f32"])
-def test_no_numbers_in_floats_are_told(registry: PluginRegistry, tmp_path: Path, value: float, scheme: str) -> None:
+def test_no_numbers_in_floats_are_refused(registry: PluginRegistry, tmp_path: Path, value: float, scheme: str) -> None:
+    """Told only where forced; once it was told always, and the runtime then refused the file as if we were at fault."""
     model = spoiled(tmp_path / "model", UP, value)
-    _, events = convert(model, recipe(scheme), tmp_path / "m.gguf", registry, verify=False)
+    with pytest.raises(SourceError, match="not-finite") as caught:
+        convert(model, recipe(scheme), tmp_path / "m.gguf", registry, verify=False)
+    assert "blk.1.ffn_up.weight" in caught.value.cause
+    assert not list(tmp_path.glob("*m.gguf*"))
+    _, events = convert(model, recipe(scheme, force=True), tmp_path / "m.gguf", registry, verify=False)
     assert [(e.code, e.severity, e.subject) for e in events] == [("not-finite", "warning", "blk.1.ffn_up.weight")]
     with pytest.raises(StrictError):
-        convert(model, recipe(scheme, strict=True), tmp_path / "n.gguf", registry, verify=False)
+        convert(model, recipe(scheme, strict=True, force=True), tmp_path / "n.gguf", registry, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("to", "value", "remedy"), [("f16", 1e6, "bf16"), ("bf16", 3.4e38, "f32"), ("q4_0", 3e38, "float type")]
+)
+def test_an_overflow_names_the_type_and_a_wider_one(
+    registry: PluginRegistry, tmp_path: Path, to: str, value: float, remedy: str
+) -> None:
+    model = spoiled(tmp_path / "model", UP, value, "float32")
+    with pytest.raises(UnsupportedError, match="overflow") as caught:
+        convert(model, recipe(to), tmp_path / "m.gguf", registry, verify=False)
+    assert to in caught.value.cause
+    assert remedy in caught.value.remedy
 
 
 def test_a_norm_beyond_float16_stays_float32(registry: PluginRegistry, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def convert(tensor: Tensor, start: int, stop: int, target: str) -> tuple[Array, 
         raise SourceError(
             "not-finite",
             f"row {where} holds a NaN or infinity, which {target} cannot",
-            "The checkpoint is damaged; fetch it again, or write f32 to look at it.",
+            "The checkpoint is damaged; fetch it again, or write f32 with --force to look at it.",
         )
     wide = np.ascontiguousarray(to_float32(rows))
     if tensor.dtype == "f64" and not all_finite(wide):
