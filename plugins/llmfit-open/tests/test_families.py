@@ -87,6 +87,12 @@ RIGHT: list[Any] = [
     ),
     pytest.param("ernie", {"head_dim": 64, "num_key_value_heads": 1, "tie_word_embeddings": False}, id="ernie-wide-heads"),
     pytest.param("ernie", rope("yarn", **YARN), id="ernie-yarn", marks=SLOW),
+    pytest.param("ernie", rope("linear", factor=2.5), id="ernie-linear", marks=SLOW),
+    pytest.param("granite", rope("linear", factor=2.5), id="granite-linear", marks=SLOW),
+    pytest.param("glm4", rope("yarn", partial_rotary_factor=0.5, **YARN), id="glm4-half-yarn", marks=SLOW),
+    pytest.param("glm4", rope("linear", partial_rotary_factor=0.5, factor=2.5), id="glm4-half-linear", marks=SLOW),
+    pytest.param("olmoe", rope("yarn", **YARN, attention_factor=1.3), id="olmoe-yarn", marks=SLOW),
+    pytest.param("exaone4", {**LARGE, **MIXED, "sliding_window": 16, **rope("yarn", **YARN)}, id="exaone4-64-yarn", marks=SLOW),
 ]
 
 # Family, changes, and a word of the refusal.
