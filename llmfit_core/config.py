@@ -230,17 +230,28 @@ def _merge_rope(values: dict[str, object]) -> None:
 
 
 def ropes_apart(
-    values: Mapping[str, object], kinds: Mapping[str, str]
+    config: Config, kinds: Mapping[str, str]
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
     """A config's values with the ropes of kinds of layers under flat keys, and the types of those that are not the model's.
 
     Args:
-        values: Of a `Config`.
+        config: Uniform.
         kinds: `Architecture.rope_kinds`; where it is empty, ropes that differ stay as they are.
 
     Raises:
-        SourceError: `contradicting-config` where a flat key says otherwise; `config-key-invalid` for an unknown kind.
+        SourceError: `contradicting-config` where a flat key says otherwise; `config-key-invalid` for an unknown kind, or
+            for `rope_parameters` without kinds, which a class that has kinds passes over.
     """
+    values = config.values
+    part: object = config.raw
+    for key in filter(None, config.prefix.split(".")):
+        part = part[key] if isinstance(part, Mapping) else {}
+    stated = part.get("rope_parameters") if isinstance(part, Mapping) else None
+    if kinds and isinstance(stated, Mapping) and not isinstance(values.get("rope_by_layer_type"), Mapping):
+        flat_keys = [k for k, v in stated.items() if v not in (None, "default")]
+        if flat_keys:
+            message = f"rope_parameters in config.json has {flat_keys[0]} and no kinds of layers ({', '.join(kinds)})"
+            raise SourceError("config-key-invalid", message, _CORRECT)
     ropes = values.get("rope_by_layer_type")
     if not isinstance(ropes, Mapping):
         return values, {}

@@ -135,7 +135,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
     consumed: dict[str, str] = {}
     asserted, ignored, unknown = [], [], []
     events: list[Event] = []
-    values, rope_types = ropes_apart(config.values, architecture.rope_kinds)
+    values, rope_types = ropes_apart(config, architecture.rope_kinds)
     hparams.update({f"rope_type.{kind}": name for kind, name in rope_types.items()})
     for key, value in values.items():
         use = architecture.config.get(key)

@@ -15,7 +15,7 @@ SLIDING: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e4}
 
 
 def apart(kinds: dict[str, str] = KINDS, **config: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    values, types = ropes_apart(normalise(config).values, kinds)
+    values, types = ropes_apart(normalise(config), kinds)
     return dict(values), dict(types)
 
 
@@ -74,3 +74,14 @@ def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(LlmfitError) as caught:
         apart(rope_parameters={"full_attention": FULL, "linear_attention": SLIDING})
     assert "linear_attention" in caught.value.cause
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_new_spelling_without_kinds_is_refused_where_transformers_passes_over_it(outer: bool) -> None:
+    config: dict[str, Any] = {"rope_parameters": SLIDING}
+    with pytest.raises(LlmfitError) as caught:
+        apart(**({"text_config": config} if outer else config))
+    assert "rope_theta and no kinds" in caught.value.cause
+    values, _ = apart({}, **config)
+    assert values["rope_theta"] == 1e4
+    assert apart(rope_parameters={"rope_type": "default"})[0] == {"rope_scaling": {"rope_type": "default"}}
