@@ -115,7 +115,7 @@ def reference_ids(side: Mapping[str, Path], texts: Sequence[str], *, add_special
 
     Raises:
         SourceError: The library does not load the file.
-        UnsupportedError: Neither file is there, or `add_special` without a `tokenizer.json`.
+        UnsupportedError: Neither file is there, or `add_special` without a `tokenizer.json`; `missing-library`.
     """
     if "tokenizer.json" in side:
         return _by_tokenizers(side, texts, add_special)
@@ -139,6 +139,8 @@ def _by_tokenizers(side: Mapping[str, Path], texts: Sequence[str], add_special: 
         ) from None
     judge.no_truncation()
     judge.no_padding()
+    if getattr(judge.model, "dropout", None):
+        judge.model.dropout = None  # of training: it cuts the same text differently each time
     names = named_tokens(read_object(side, "tokenizer_config.json"), read_object(side, "special_tokens_map.json"))
     judge.add_special_tokens([n for n in names.values() if judge.token_to_id(n) is not None])
     return [list(e.ids) for e in judge.encode_batch(list(texts), add_special_tokens=add_special)]
@@ -148,7 +150,12 @@ def _by_sentencepiece(side: Mapping[str, Path], texts: Sequence[str]) -> list[li
     from llmfit_core.tokenizer.read import read_vocab
 
     sentencepiece = _library("sentencepiece")
-    judge = sentencepiece.SentencePieceProcessor(model_proto=side["tokenizer.model"].read_bytes())
+    try:
+        judge = sentencepiece.SentencePieceProcessor(model_proto=side["tokenizer.model"].read_bytes())
+    except Exception as error:
+        raise SourceError(
+            "bad-tokenizer", f"tokenizer.model: sentencepiece does not load it: {error}", "Get the file anew."
+        ) from None
     vocab = read_vocab({k: v for k, v in side.items() if "template" not in k}, {})
     special = (TokenType.CONTROL, TokenType.USER_DEFINED)
     own = {i for i in range(judge.vocab_size()) if judge.IdToPiece(i).replace("\u2581", " ") == vocab.tokens[i]}
@@ -180,5 +187,5 @@ def _library(name: str) -> Any:
 
     try:
         return importlib.import_module(name)
-    except ImportError:
+    except (ImportError, OSError):  # a library that cannot load its own parts is as good as none
         raise UnsupportedError("missing-library", f"proving tokens needs {name}", f"pip install {name}") from None

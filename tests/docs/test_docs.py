@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
 import shlex
 import sys
 import textwrap
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,6 +148,22 @@ def test_the_tutorial_on_architectures_holds(place: Place) -> None:
         assert place.run("convert", "tiny-brook", "--to", "gguf:f32", "-o", "brook.gguf", "--overwrite", "--no-verify").returncode == 0
         with pytest.raises(AssertionError):
             place.execute(proof, "prove_brook.py")
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_installs_what_its_scripts_import(name: str) -> None:
+    page = text_of(name)
+    wanted: set[str] = set()
+    for _, body in blocks(name, "python"):
+        for node in ast.walk(ast.parse(body)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wanted |= {n.split(".")[0] for n in names}
+    core = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    there = {re.split(r"[^\w-]", d)[0].replace("-", "_") for d in core} | set(sys.stdlib_module_names) | {"pytest", "__future__"}
+    told = {w for line in re.findall(r"^pip install (.+)$", page, re.MULTILINE) for w in line.split()}
+    strangers = {n for n in wanted - there - told if not n.startswith("llmfit") and f"{n}.py" not in page}
+    assert not strangers
 
 
 def generator(name: str) -> object:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,3 +60,35 @@ def test_a_runtime_that_cannot_say_is_told_and_no_error(tmp_path: Path) -> None:
 def test_what_is_too_large_for_this_machine_is_left_alone(tmp_path: Path) -> None:
     said, events = prove_opens(LLAMACPP, tmp_path / "m.gguf", 1 << 60)
     assert (said, [e.code for e in events]) == ({}, ["not-opened"])
+
+
+def test_without_the_judge_the_tokens_are_not_proven_and_the_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny("llama", tmp_path / "model")
+    assert (folder / "tokenizer.model").exists()
+    assert not (folder / "tokenizer.json").exists()
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # importing it raises ImportError
+    said = command("convert", folder, "--to", "gguf:f32", "-o", tmp_path / "m.gguf", "--strict", "--json")
+    assert said.code == 0, said.err
+    artifact = json.loads(said.out)["artifact"]
+    assert [e["severity"] for e in artifact["events"] if e["code"] == "tokens-not-proven"] == ["info"]
+    assert artifact["manifest"]["verified"]["tokens"] is False
+
+
+def test_a_folder_that_no_library_reads_is_written_unproven(tmp_path: Path) -> None:
+    folder = tiny("qwen2", tmp_path / "model")
+    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    (folder / "merges.txt").write_text("\n".join(merges), encoding="utf-8")
+    said = command("convert", folder, "--to", "gguf:f32", "-o", tmp_path / "m.gguf", "--json")
+    assert said.code == 0, said.err
+    assert "tokens-not-proven" in {e["code"] for e in json.loads(said.out)["artifact"]["events"]}
+
+
+def test_what_the_proof_needs_is_installed_with_the_core() -> None:
+    root = Path(__file__).parents[3] / "pyproject.toml"
+    needed = {d.split(">")[0] for d in tomllib.loads(root.read_text(encoding="utf-8"))["project"]["dependencies"]}
+    assert {"sentencepiece", "tokenizers"} <= needed
