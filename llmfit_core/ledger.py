@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmfit_core.architecture import Architecture, Fused, Slot, slot_roles
+from llmfit_core.architecture import Architecture, Fused, Reads, Slot, slot_roles
 from llmfit_core.dtypes import FLOATS
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
@@ -87,13 +87,27 @@ class Book:
             )
         left = [claim.ref for at, (claim, _) in self.claims.items() if at not in used]
         if left:
-            counts = self._counts(any(r.expert is not None for r in left))
+            unasked = self._unasked([c for at, (c, _) in self.claims.items() if at not in used], layers)
+            counts = unasked or self._counts(any(r.expert is not None for r in left))
             raise SourceError(
                 "stray-tensor",
                 f"config.json ({counts}) has no place for the tensor {first_missing({r.name: '' for r in left})}",
-                "Correct config.json (layers, experts, biases, kinds of layer), or remove the tensor.",
+                f"Correct {unasked.split(' = ')[0]} in config.json, or remove the tensor."
+                if unasked and "," not in unasked
+                else "Correct config.json (layers, experts, biases, kinds of layer), or remove the tensor.",
             )
         return out
+
+    def _unasked(self, claims: list[Claim], layers: int) -> str:
+        """The config keys, with their values, that say there are no such biases; empty where other tensors are left."""
+        keys = {u.hparam: k for k, u in reversed(list(self.architecture.config.items())) if isinstance(u, Reads)}
+        said: dict[str, None] = {}
+        for claim in claims:
+            bias = claim.slot.bias if claim.ref.part == "bias" else True
+            if not isinstance(bias, str) or bias not in keys or self.hp.get(bias) or (claim.ref.layer or 0) >= layers:
+                return ""
+            said[f"{self.keys.get(bias, keys[bias])} = {str(bool(self.hp.get(bias))).lower()}"] = None
+        return ", ".join(said)
 
     def _counts(self, experts: bool) -> str:
         """The config's counts, for messages."""

@@ -59,6 +59,20 @@ def recognise(
 def _by_config(
     config: Config, label: str, architectures: Sequence[Architecture]
 ) -> tuple[Architecture, str, tuple[Event, ...]] | None:
+    """What the config's class names and model type decide, told where they contradict; `None` where they are silent."""
+    decided = _by_name(config, label, architectures)
+    if decided is None or not config.model_type:
+        return decided
+    found, evidence, events = decided
+    others = [a for a in architectures if config.model_type in a.model_types]
+    if not others or found in others:
+        return decided
+    return found, evidence, (*events, _other_type(config, found, others[0]))
+
+
+def _by_name(
+    config: Config, label: str, architectures: Sequence[Architecture]
+) -> tuple[Architecture, str, tuple[Event, ...]] | None:
     """What the config's class names and model type decide; `None` where they are silent."""
     by_class = {name: a for a in architectures for name in a.hf_classes}
     where = f"{config.prefix}." if config.prefix else ""
@@ -113,6 +127,15 @@ def _bare(said: str, canonical: str, place: str) -> Event:
 def _passed_over(unknown: str, taken: str, place: str) -> Event:
     message = f"{place} names {unknown} first, which nobody here knows; {taken} is taken"
     return Event(code="class-passed-over", message=message, subject=place)
+
+
+def _other_type(config: Config, found: Architecture, other: Architecture) -> Event:
+    place = f"{config.prefix}.model_type" if config.prefix else "model_type"
+    message = (
+        f"{place} in config.json is {config.model_type}, that of {other.hf_classes[0]}, where the class is "
+        f"{found.hf_classes[0]}; the class decides"
+    )
+    return Event(code="model-type-differs", message=message, subject=place)
 
 
 def _no_class(evidence: str, found: Architecture) -> Event:

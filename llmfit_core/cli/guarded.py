@@ -55,8 +55,7 @@ def _guarded(arguments: list[str], debug: bool) -> int:
         _tell(error, as_json)
         return error.exit_code
     except KeyboardInterrupt:
-        remedy = "What was finished is kept: run the same command again to go on."
-        _tell(LlmfitError("interrupted", "interrupted", remedy), as_json)
+        _tell(LlmfitError("interrupted", "interrupted", _again(arguments)), as_json)
         return INTERRUPTED
     except BrokenPipeError:
         return BROKEN_PIPE
@@ -68,6 +67,13 @@ def _guarded(arguments: list[str], debug: bool) -> int:
         cause = f"{type(error).__name__}: {error}"
         _tell(LlmfitError("internal", cause, "This is a fault of llmfit: report it, with the output of --debug."), as_json)
         return INTERNAL
+
+
+def _again(arguments: list[str]) -> str:
+    """What to do after an interruption: only a conversion leaves something to go on from."""
+    if next((a for a in arguments if not a.startswith("-")), "") == "convert":
+        return "What was finished is kept: run the same command again to go on."
+    return "Run the same command again."
 
 
 def _invoke(app: typer.Typer, arguments: list[str], as_json: bool) -> int:

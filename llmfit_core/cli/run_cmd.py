@@ -129,19 +129,17 @@ def serve(
         else:
             print(shlex.join(plan.argv))
         return
-    with launch(plan, explain=chosen.explain(path) if chosen.explain else None) as server:
-        if as_json:
-            print_json({"launch": body | {"url": server.url}})
-        else:
-            print(server.url, flush=True)
-            print(f"serving {path.name} with {plan.context} tokens of context; Ctrl-C ends it", file=sys.stderr)
-        try:
-            code = server.wait()
-        except KeyboardInterrupt:  # the way it is meant to end
-            print("stopped", file=sys.stderr)
-            return
-        if code:
-            raise server.died("serving", chosen.explain(path) if chosen.explain else None)
+    try:
+        with launch(plan, explain=chosen.explain(path) if chosen.explain else None) as server:
+            if as_json:
+                print_json({"launch": body | {"url": server.url}})
+            else:
+                print(server.url, flush=True)
+                print(f"serving {path.name} with {plan.context} tokens of context; Ctrl-C ends it", file=sys.stderr)
+            if server.wait():
+                raise server.died("serving", chosen.explain(path) if chosen.explain else None)
+    except KeyboardInterrupt:  # the way it is meant to end, by Ctrl-C or SIGTERM, while it loads too
+        print("stopped", file=sys.stderr)
 
 
 def _artifact(path: Path) -> Path:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _AGAIN = "Download the model again, whole: `hf download REPO`."
 _NAMED = 5
 _LAYERS = 4096
+_ENDS = {
+    "token embedding": r"(embed_tokens|word_embeddings|tok_embeddings|embed_in|wte|\bembeddings?)\.weight$",
+    "final norm": r"^((model|transformer|gpt_neox|language_model)\.)*(norm|ln_f|final_layer_?norm)\.weight$",
+    "output head (which may be the embedding's copy)": r"(lm_head|embed_out|^output)\.weight$",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,10 +141,11 @@ def _missing(selection: Selection, per_file: Mapping[str, dict[str, TensorRef]],
         lost = [name for name, file in selection.weight_map.items() if file in gone]
         told = f"it would hold {_list(lost)}"
     else:
-        lost = _lost_tensors([name for tensors in per_file.values() for name in tensors], layers)
-        told = (
-            f"by the other shards, {_list(lost)} must be in it" if lost else "what it holds, only an index could tell"
-        )
+        present = [name for tensors in per_file.values() for name in tensors]
+        lost, ends = _lost_tensors(present, layers), _lost_ends(present)
+        must = f"by the other shards, {_list(lost)} must be in it" if lost else ""
+        may = f"the other shards hold no {' and no '.join(ends)}" if ends else ""
+        told = "; ".join(t for t in (must, may) if t) or "what it holds, only an index could tell"
     verb = "is" if len(selection.missing) == 1 else "are"
     return SourceError("missing-shard", f"{shards} {verb} missing; {told}", _AGAIN)
 
@@ -159,7 +165,7 @@ def _lost_tensors(present: list[str], layers: int | None) -> list[str]:
         ends[main] = max(ends[main], min(layers, _LAYERS))
     common = {prefix: max(len(f) for (p, _), f in numbers.items() if p == prefix) for prefix in ends}
     # What only a few layers have (the dense first layers of a mixture) is not missing in the others.
-    usual = [(prefix, rest, found) for (prefix, rest), found in numbers.items() if len(found) * 2 > common[prefix]]
+    usual = [(prefix, rest, found) for (prefix, rest), found in numbers.items() if len(found) * 2 >= common[prefix]]
     lost: list[str] = []
     for number in range(max(ends.values(), default=0)):
         for prefix, rest, found in usual:
@@ -168,6 +174,11 @@ def _lost_tensors(present: list[str], layers: int | None) -> list[str]:
         if len(lost) > _LAYERS:
             break
     return lost
+
+
+def _lost_ends(present: list[str]) -> list[str]:
+    """What every model has before and after its layers, where no tensor is called as it usually is."""
+    return [what for what, usual in _ENDS.items() if not any(re.search(usual, name) for name in present)]
 
 
 def _list(names: list[str]) -> str:

@@ -118,4 +118,6 @@ def refuse(label: str, head: bytes, size: int, expected: str) -> SourceError:
     found = sniff(head, size)
     if found is None:
         return SourceError(f"not-{expected}", f"{label} is no {expected} file", _AGAIN)
+    if found.code == f"{expected}-file":
+        return SourceError("bad-header", f"{label} begins as a {expected} file, but its header is damaged", _AGAIN)
     return SourceError(found.code, f"{label} is {found.what}", _REMEDIES.get(found.code, _AGAIN))

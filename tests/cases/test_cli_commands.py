@@ -343,3 +343,16 @@ def test_split_sizes_and_names_from_the_command(model: Path, tmp_path: Path, cal
     code, out, _ = call("convert", model, "--to", "HF:F32", "-o", tmp_path / "x", "--split-max-size", "2MB")
     assert code == 0
     assert "model-00001-of-00004.safetensors" in out
+
+
+@pytest.mark.parametrize(("name", "kept"), [("convert", True), ("run", False), ("serve", False), ("inspect", False)])
+def test_only_an_interrupted_conversion_speaks_of_what_is_kept(
+    call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, name: str, kept: bool
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmfit_core.cli.app.build", interrupt)
+    code, _, err = call(name, "x")
+    assert code == 130
+    assert ("is kept" in err) is kept

@@ -43,12 +43,13 @@ def serving(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to one process")
-def test_it_answers_and_an_interrupt_is_the_way_it_ends(artifact: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_and_an_interrupt_is_the_way_it_ends(artifact: Path, number: int) -> None:
     with serving(artifact) as (process, url):
         with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as answer:
             assert json.load(answer)["data"]
         engines = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert (out, "Traceback" in err) == ("", False)

@@ -300,6 +300,8 @@ def test_too_little_room_is_known_before_the_work(
     with pytest.raises(OutputError) as caught:
         convert(model, Q8, tmp_path / "m.gguf", registry, verify=False)
     assert caught.value.code == "disk-full"
+    assert "has 1.0 kB free, the artifact needs " in caught.value.cause
+    assert "0.00 GB" not in caught.value.cause
     assert list(tmp_path.iterdir()) == []
 
 

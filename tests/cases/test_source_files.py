@@ -28,6 +28,15 @@ SECOND = "model-00002-of-00003.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
+def test_a_header_of_absurd_length_is_damage_and_no_wrong_name(tmp_path: Path) -> None:
+    """Once: 'is a safetensors file; give it a name that ends in .safetensors', said of model.safetensors."""
+    folder = tiny("llama", tmp_path / "m")
+    for length in (1 << 40, 101 << 20):
+        (folder / "model.safetensors").write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(100))
+        said = refused(folder, "bad-header", "model.safetensors", "header")
+        assert "name that ends" not in said
+
+
 def test_no_weight_file(tmp_path: Path) -> None:
     folder = tiny("llama", tmp_path / "m")
     (folder / "model.safetensors").unlink()

@@ -31,6 +31,21 @@ def test_another_case_is_a_warning_with_the_canonical_name(tmp_path: Path, name:
     refused(folder, "strict", name, exit_code=8, flags=("--strict",))
 
 
+@pytest.mark.parametrize(("said", "other"), [("qwen2", "Qwen2ForCausalLM"), ("mistral", "MistralForCausalLM")])
+def test_a_model_type_of_another_class_is_a_warning(tmp_path: Path, said: str, other: str) -> None:
+    folder = tiny("llama", tmp_path / "m", config={"model_type": said})
+    found = converted(folder)
+    for word in (said, other, "LlamaForCausalLM"):
+        assert word in found.message("model-type-differs")
+    assert found.keys["general.architecture"] == "llama"
+    refused(folder, "strict", said, exit_code=8, flags=("--strict",))
+
+
+def test_a_model_type_that_nobody_knows_says_nothing(tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path / "m", config={"model_type": "my_own"})
+    assert "model-type-differs" not in codes(planned(folder))
+
+
 @pytest.mark.parametrize("name", ["LLaMAForCausalLM", "LlamaForCausalLM"])
 def test_both_published_spellings_of_llama_are_exact(tmp_path: Path, name: str) -> None:
     assert codes(planned(tiny("llama", tmp_path / "m", config={"architectures": [name]}))) == []

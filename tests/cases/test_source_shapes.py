@@ -202,8 +202,8 @@ def test_biases_said_by_the_config(tmp_path: Path, part: str) -> None:
     gone = f"model.layers.1.{block}.{'q' if 'q' in rows else 'up'}_proj.bias"
     rest = {k: v for k, v in biases.items() if k != gone}
     refused(tiny("llama", tmp_path / "b", config={part: True}, tensors=rest), "missing-tensor", gone)
-    refused(tiny("llama", tmp_path / "c", config={part: False}, tensors=biases), "stray-tensor", f"{block}.")
-    refused(tiny("llama", tmp_path / "d", tensors=biases), "stray-tensor", f"{block}.")
+    refused(tiny("llama", tmp_path / "c", config={part: False}, tensors=biases), "stray-tensor", f"{block}.", f"{part} = false")
+    refused(tiny("llama", tmp_path / "d", tensors=biases), "stray-tensor", f"{block}.", f"{part} = false")
     short = {gone: weights("x", (7,))}
     refused(tiny("llama", tmp_path / "e", config={part: True}, tensors=biases | short), "shape-mismatch", gone, "[7]")
 

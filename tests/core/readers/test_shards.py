@@ -117,8 +117,22 @@ def test_missing_middle_shard_without_index_names_shard_and_tensors(tmp_path):
 def test_missing_last_shard_without_index_is_named_by_the_layer_count(tmp_path):
     save_shards(tmp_path, index=False)
     (tmp_path / "model-00003-of-00003.safetensors").unlink()
-    assert "only an index could tell" in refusal(tmp_path).cause
+    assert "no final norm" in refusal(tmp_path).cause
     assert "model.layers.3.mlp.up_proj.weight" in refusal(tmp_path, layers=LAYERS).cause
+
+
+@pytest.mark.parametrize(("number", "absent"), [(1, "token embedding"), (3, "final norm")])
+def test_a_missing_shard_without_index_names_what_stands_around_the_layers(tmp_path, number, absent):
+    """Two layers, cut in their midst: once 'what it holds, only an index could tell'."""
+    layers = [f"model.layers.{i}.{r}.weight" for i in range(2) for r in ("self_attn.q_proj", "mlp.up_proj")]
+    shards = [["model.embed_tokens.weight", layers[0]], layers[1:3], [layers[3], "model.norm.weight", "lm_head.weight"]]
+    for i, names in enumerate(shards, 1):
+        if i != number:
+            one = {n: torch.ones(2, 2) for n in names}
+            save_file(one, str(tmp_path / f"model-{i:05d}-of-00003.safetensors"))
+    cause = refusal(tmp_path, layers=2).cause
+    assert f"no {absent}" in cause
+    assert next(n for n in shards[number - 1] if "layers" in n) in cause
 
 
 def test_index_names_a_tensor_its_shard_lacks(tmp_path):

@@ -274,6 +274,16 @@ def test_scrambled_text_under_sentencepiece(kind: str, bytes_too: bool, prefix: 
     ] == []
 
 
+def test_dropout_of_training_is_left_out_of_the_reference(tmp_path: Path) -> None:
+    """A library that cuts at random is no judge."""
+    files = folder(tmp_path / "model", byte_level(known.KNOWN[0].steps), tokenizer_config=EOS)
+    still = reference_ids(files, scrambled(50))
+    said = json.loads(files["tokenizer.json"].read_text(encoding="utf-8"))
+    said["model"]["dropout"] = 0.5
+    files["tokenizer.json"].write_text(json.dumps(said), encoding="utf-8")
+    assert reference_ids(files, scrambled(50)) == still
+
+
 def _spm_json(tmp_path: Path) -> dict[str, Any]:
     sentencepiece_model(tmp_path / "spm", size=600)
     return dict(json.loads(vocab_files(read_vocab(side(tmp_path / "spm"), {}))["tokenizer.json"]))
