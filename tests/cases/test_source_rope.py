@@ -124,7 +124,13 @@ def test_a_llama3_without_sense(tmp_path: Path, changes: dict[str, Any]) -> None
 
 
 def test_llama3_in_a_graph_without_factors(tmp_path: Path) -> None:
-    refused(spelled(tmp_path / "m", "llama3", LLAMA3, "newer", "qwen2"), "graph-cannot", "llama3", exit_code=4)
+    refused(spelled(tmp_path / "m", "llama3", LLAMA3, "newer", "qwen3"), "graph-cannot", "llama3", exit_code=4)
+
+
+def test_llama3_in_a_qwen2_goes_to_the_graph_that_has_factors(tmp_path: Path) -> None:
+    found = converted(spelled(tmp_path / "m", "llama3", LLAMA3, "newer", "qwen2"), "--strict")
+    assert found.keys["general.architecture"] == "llama"
+    assert found.tensors["rope_freqs.weight"].shape == (8,)
 
 
 @SPELLINGS
@@ -217,7 +223,7 @@ def test_yarn_with_betas_of_its_own(tmp_path: Path) -> None:
     found = converted(spelled(tmp_path / "a", "yarn", keys, "newer"), "--strict")
     assert found.keys["llama.rope.scaling.type"] == "none"
     assert found.tensors["rope_freqs.weight"].shape == (8,)
-    refused(spelled(tmp_path / "b", "yarn", keys, "newer", "qwen2"), "graph-cannot", "beta_fast", exit_code=4)
+    refused(spelled(tmp_path / "b", "yarn", keys, "newer", "qwen3"), "graph-cannot", "beta_fast", exit_code=4)
 
 
 @pytest.mark.parametrize(("family", "changes"), [("mistral", {"sliding_window": 64}), ("phi3", {"sliding_window": 64}), ("qwen2", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}), ("qwen3", {"use_sliding_window": True, "sliding_window": 64, "layer_types": ["full_attention", "sliding_attention"]}), ("mixtral", {"sliding_window": 64})])
