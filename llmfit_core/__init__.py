@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmfit_core.architecture import (
     REQUIRED,
+    ROLES,
     Architecture,
     Asserts,
     Fix,
@@ -53,6 +54,7 @@ __all__ = [
     "DECODER_CONFIG",
     "PRE_NORM_DECODER",
     "REQUIRED",
+    "ROLES",
     "SHAPES",
     "Architecture",
     "Artifact",

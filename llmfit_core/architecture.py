@@ -13,6 +13,10 @@ Hparams = Mapping[str, object]
 and under Hugging Face's names where GGUF has none (`hidden_act`)."""
 
 
+ROLES: Final = "roles"
+"""See `Graph.assumes`."""
+
+
 class _Required:
     """The default of a config key that has none."""
 
@@ -173,7 +177,8 @@ class Graph:
         spelling: Roles filed under another name than their own.
         per_head: Roles whose matrix the graph wants head by head.
         values: `(hparams) -> hparams` that the loader expects to differ from the model's own.
-        assumes: `(keys of a file) -> hparams` that its loader takes where the file has no key for them.
+        assumes: `(keys of a file) -> hparams` that its loader takes where the file has no key for them; among the keys
+            is `ROLES`, the set of names that the file's tensors have, for what those tell.
         scales: `(hparams) -> factor by role`, folded into the tensors of roles whose results the graph scales otherwise
             than the model does; taken out again on the way back.
         needs_head: The graph loads `output.weight` even where it equals the embedding.

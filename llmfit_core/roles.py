@@ -87,8 +87,8 @@ class Link:
     Attributes:
         source: The tensor whose output channels can absorb a scale.
         sinks: Every consumer, routers, shared experts and their gates included.
-        when: The link holds only where this is true of the model: empty (always), or `no_gqa`
-            (as many key-value heads as heads, so that v's rows meet o's columns one to one).
+        when: The link holds only where this is true: empty (always), `no_gqa` (as many key-value heads as heads, so
+            that v's rows meet o's columns one to one), or in layers of this kind (see `Architecture.layer_kinds`).
         per_expert: The link holds expert by expert (up to down inside each).
     """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.model import Key
-from llmfit_core.transform import Affine, Concat, Slice, Stack, Transpose
+from llmfit_core.transform import Affine, Concat, Reshape, Slice, Stack, Transpose
 
 if TYPE_CHECKING:
     from llmfit_core.model import Model
@@ -68,7 +68,7 @@ def scale_groups(model: Model) -> tuple[ScaleGroup, ...]:
     """Every group of `model`, in layer order.
 
     A link whose source this checkpoint does not have, or none of whose sinks, gives no group; neither does one whose
-    condition does not hold (`no_gqa`).
+    condition does not hold (`no_gqa`, a kind of layer).
 
     Raises:
         UnsupportedError: `no-wiring` where the architecture states none; `unknown-condition`; `wiring-disagrees` where
@@ -81,19 +81,21 @@ def scale_groups(model: Model) -> tuple[ScaleGroup, ...]:
             "State `wiring` in its Architecture, or choose a format that scales nothing.",
         )
     places = {id(ref.tensor): ref for ref in model.refs}
-    links = [link for link in model.architecture.wiring if _holds(link, model)]
     groups: list[ScaleGroup] = []
     for layer in range(model.layers):
-        for link in links:
-            groups += _groups(link, layer, model.tensors, places)
+        for link in model.architecture.wiring:
+            if _holds(link, model, layer):
+                groups += _groups(link, layer, model.tensors, places)
     return tuple(groups)
 
 
-def _holds(link: Link, model: Model) -> bool:
+def _holds(link: Link, model: Model, layer: int) -> bool:
     if not link.when:
         return True
     if link.when == "no_gqa":
         return model.integer("attention.head_count") == model.integer("attention.head_count_kv")
+    if model.architecture.layer_kinds is not None:
+        return link.when in model.architecture.layer_kinds(model.hparams, layer)
     raise UnsupportedError(
         "unknown-condition",
         f"the wiring of {model.architecture.name} has the condition {link.when!r}",
@@ -176,6 +178,12 @@ def _leaves(tensor: Tensor, view: _View, places: Mapping[int, TensorRef]) -> Ite
         for number in range(start, stop):
             inner = replace(view, index=view.index[1:], axes=view.axes[1:])
             yield from _leaves(tensor.parts[number], inner, places)
+    elif isinstance(tensor, Reshape) and (grouped := _grouped(tensor)) is not None and view.axes[-1] == len(view.axes) - 1:
+        source, starts, height = grouped
+        if view.index[0] != (0, tensor.shape[0]):
+            raise UnsupportedError("wiring-storage", "a part of grouped rows cannot be addressed", "Report it.")
+        for start in starts:
+            yield from _leaves(source, replace(view, index=((start, start + height), view.index[1])), places)
     elif isinstance(tensor, Concat):
         raise UnsupportedError(
             "wiring-storage", "a tensor is stored in several pieces, between which a scale cannot be moved yet", "Report it."
@@ -184,3 +192,13 @@ def _leaves(tensor: Tensor, view: _View, places: Mapping[int, TensorRef]) -> Ite
         raise UnsupportedError(
             "wiring-storage", f"a scale cannot be moved through {type(tensor).__name__}", "Report it."
         )
+
+
+def _grouped(tensor: Reshape) -> tuple[Tensor, range, int] | None:
+    """What `transform.ungroup` took a matrix from: the source, where its rows begin in each group, and how many each."""
+    cut = tensor.source
+    apart = cut.source if isinstance(cut, Slice) and cut.axis == 1 and not cut.squeeze else None
+    if not isinstance(apart, Reshape) or not isinstance(cut, Slice) or len(apart.source.shape) != 2 or len(apart.shape) != 3:
+        return None
+    groups, rows, _ = apart.shape
+    return apart.source, range(cut.start, groups * rows, rows), cut.stop - cut.start

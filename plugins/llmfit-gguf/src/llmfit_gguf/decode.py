@@ -6,10 +6,11 @@ become config keys, roles become tensor names.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmfit_core.architecture import Architecture, Fused, Graph, Reads, Slot, slot_roles
+from llmfit_core.architecture import ROLES, Architecture, Fused, Graph, Reads, Slot, slot_roles
 from llmfit_core.config import normalise
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
@@ -21,7 +22,8 @@ from llmfit_core.tensors import TensorRef
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
 from llmfit_core.transform import Affine, Concat, Slice, Transpose, regroup
 from llmfit_gguf.dequant import Dequantized
-from llmfit_gguf.layout import from_gguf
+from llmfit_gguf.key_checks import check_keys
+from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.rope_back import rope_config, shortest
 from llmfit_gguf.unsaid import ARCHITECTURE, head_is_copy, restored
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from llmfit_core.checkpoint import Checkpoint
     from llmfit_core.tensors import Tensor
 
+_OLDER_ROPE_KEYS = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 FROM_KEYS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
@@ -132,15 +135,9 @@ def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[s
             if not isinstance(value, (int, float, str, bool)):
                 value = list(value)
             hparams[key.removeprefix(prefix)] = value
-    for needed in ("block_count", "embedding_length", "attention.head_count"):
-        if not isinstance(hparams.get(needed), int):
-            raise SourceError(
-                "gguf-key-missing", f"{file.files[0]} lacks a whole number {prefix}{needed}", "The file is incomplete."
-            )
+    check_keys(file, prefix, hparams)
     heads = hparams["attention.head_count"]
     hparams.setdefault("attention.head_count_kv", heads)
-    if heads <= 0 or not 0 < hparams["block_count"] < 10000:
-        raise SourceError("gguf-key-type", f"{file.files[0]} claims {heads} heads", "The file is damaged.")
     hparams.setdefault("attention.key_length", hparams["embedding_length"] // heads)
     hparams.setdefault("attention.value_length", hparams["attention.key_length"])
     hparams.setdefault("rope.freq_base", 10000.0)
@@ -148,7 +145,8 @@ def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[s
     if embed is not None:
         hparams["vocab_rows"] = hparams["vocab_size"] = embed.shape[0]
     if graph.assumes is not None:
-        hparams = {**graph.assumes(hparams), **hparams}
+        held = frozenset(key.role for key in map(parse, file.tensors) if key is not None)
+        hparams = {**graph.assumes({**hparams, ROLES: held}), **hparams}
     for hparam, fix in graph.fixes.items():
         if hparam not in hparams and fix.values[0] is not None:
             hparams[hparam] = fix.values[0]
@@ -200,9 +198,14 @@ def _to_hf(
     refs: list[TensorRef] = []
     left = dict(canonical)
     layers = int(hparams["block_count"])
+    named = Counter(r for p in architecture.tensors for r in slot_roles(architecture.slot(p)))
     for pattern in architecture.tensors:
         slot = architecture.slot(pattern)
+        # Of several names of a role the one that belongs to this kind of layer.
+        choose = slot.when and architecture.layer_kinds is not None and any(named[r] > 1 for r in slot_roles(slot))
         for layer in range(layers) if "{layer}" in pattern else [None]:
+            if choose and layer is not None and slot.when not in architecture.layer_kinds(hparams, layer):  # type: ignore[misc]
+                continue
             for part in (slot.part,) if slot.bare else ("weight", "bias"):
                 keys = [Key(role, layer, part) for role in slot_roles(slot)]
                 if any(k not in left for k in keys):
@@ -246,6 +249,7 @@ def _config(
         "model_type": architecture.model_types[0] if architecture.model_types else architecture.name,
         "dtype": "bfloat16",
     }
+    uses = {use.hparam for use in architecture.config.values() if isinstance(use, Reads)}
     taken: set[str] = set()
     for key, use in architecture.config.items():
         if not isinstance(use, Reads) or use.hparam in taken:
@@ -267,7 +271,14 @@ def _config(
             config_key = next((k for k, u in architecture.config.items() if isinstance(u, Reads) and u.hparam == bias), bias)
             out[config_key] = bool(out.get(config_key)) or has
     stated, rope = restored(file, architecture, graph)
-    return out | stated | rope_config(file, graph.name, hparams, rope)
+    out |= stated
+    if "rope.freq_base" not in uses:
+        return out
+    out |= rope_config(file, graph.name, hparams, rope)
+    for key, older in _OLDER_ROPE_KEYS.items():
+        if older in architecture.config and key in out:
+            out[older] = out.pop(key)
+    return out
 
 
 def _short(value: object) -> object:

@@ -34,7 +34,9 @@ class RopeKeys:
 
 
 def rope_keys(model: Model) -> RopeKeys:
-    """The keys and tensors of the model's rope."""
+    """The keys and tensors of the model's rope; none where it has learned positions instead."""
+    if "rope.freq_base" not in model.hparams:
+        return RopeKeys(keys={})
     base = float(model.hparams["rope.freq_base"])  # type: ignore[arg-type]
     return keys_of(model.rope, base, model.integer("rope.dimension_count"))
 

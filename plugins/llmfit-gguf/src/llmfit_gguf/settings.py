@@ -47,6 +47,12 @@ def with_overrides(model: Model, recipe: Recipe) -> Model:
     if recipe.context_length is not None:
         _positive("--context-length", recipe.context_length, 2**31)
         hparams["context_length"] = recipe.context_length
+    if "rope.freq_base" not in hparams and (recipe.rope_freq_base or recipe.rope_freq_scale):
+        raise UnsupportedError(
+            "bad-override",
+            f"--rope-freq-base and --rope-freq-scale mean nothing to {model.architecture.name}, which has no rope",
+            "Leave them out.",
+        )
     if recipe.rope_freq_base is not None:
         _positive("--rope-freq-base", recipe.rope_freq_base, 1e30)
         hparams["rope.freq_base"] = recipe.rope_freq_base
