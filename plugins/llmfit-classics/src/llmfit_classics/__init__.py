@@ -1,0 +1,20 @@
+"""Decoders with LayerNorm, stated once as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llmfit_classics.falcon import FALCON
+from llmfit_classics.gpt2 import GPT2
+from llmfit_classics.gptneox import GPTNEOX
+from llmfit_classics.nemotron import NEMOTRON
+from llmfit_classics.phi import PHI
+from llmfit_classics.stablelm import STABLELM
+from llmfit_classics.starcoder2 import STARCODER2
+from llmfit_core import Architecture, hookimpl
+
+
+@hookimpl
+def llmfit_architectures() -> Iterable[Architecture]:
+    """The families."""
+    return (GPT2, GPTNEOX, FALCON, PHI, STABLELM, STARCODER2, NEMOTRON)
