@@ -1,0 +1,131 @@
+"""Whether a GGUF file's own keys can be true, said in its own words, before they become a config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from llmfit_core.errors import SourceError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llmfit_core.readers.gguf import GgufFile
+
+_NEEDED = ("block_count", "embedding_length", "attention.head_count")
+_COUNTS = (
+    *_NEEDED,
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "context_length",
+    "rope.dimension_count",
+    "rope.scaling.original_context_length",
+    "vocab_size",
+)
+_ABOVE = {
+    "rope.freq_base": 1.0,
+    "attention.layer_norm_rms_epsilon": 0.0,
+    "attention.layer_norm_epsilon": 0.0,
+    "rope.scaling.attn_factor": 0.0,
+}
+_LARGEST = 2**31 - 1
+_LAYERS = 9999
+_DAMAGED = "The file is damaged or of another make; fetch it again."
+
+
+def check_keys(file: GgufFile, prefix: str, hparams: Mapping[str, Any]) -> None:
+    """Refuse counts, bases and epsilons that no model has, and those that contradict each other or the tensors.
+
+    Args:
+        file: For its tensors, and its name in errors.
+        prefix: Of the graph's keys (`llama.`).
+        hparams: The graph's keys without the prefix.
+
+    Raises:
+        SourceError: `gguf-key-missing`, `gguf-key-type` (naming file and key), `shape-mismatch`, `stray-tensor`,
+            `missing-tensor`.
+        UnsupportedError: `gguf-key-per-layer`.
+    """
+    where = file.files[0]
+    for key in _NEEDED:
+        if key not in hparams:
+            raise SourceError("gguf-key-missing", f"{where} lacks the key {prefix}{key}", "The file is incomplete.")
+    for key in (*_COUNTS, "feed_forward_length"):
+        if key in hparams:
+            least = int(key != "feed_forward_length" or not hparams.get("expert_count"))
+            _count(where, prefix + key, hparams[key], least, _LAYERS if key == "block_count" else _LARGEST)
+    for key, bound in _ABOVE.items():
+        value = hparams.get(key, bound + 1)
+        if isinstance(value, (bool, str)) or not isinstance(value, (int, float)) or not bound < value < math.inf:
+            raise _wrong(where, f"{prefix}{key} is {value!r:.40}, not a finite number above {bound:g}")
+    for key, value in hparams.items():
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise _wrong(where, f"{prefix}{key} is {one}, not a finite number")
+    _together(where, prefix, hparams)
+    _tensors(file, prefix, hparams)
+
+
+def _count(where: object, key: str, value: object, least: int, largest: int) -> None:
+    if isinstance(value, list):
+        raise UnsupportedError(
+            "gguf-key-per-layer",
+            f"{where}: {key} holds a number for each layer, where one for all is known here",
+            "Convert the model's original, or run this file in llama.cpp as it is.",
+        )
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
+        raise _wrong(where, f"{key} is {value!r:.40}, not a whole number from {least} to {largest}")
+
+
+def _together(where: object, prefix: str, hparams: Mapping[str, Any]) -> None:
+    heads, width = hparams["attention.head_count"], hparams["embedding_length"]
+    shared = hparams.get("attention.head_count_kv", heads)
+    if heads % shared:
+        raise _wrong(
+            where, f"{prefix}attention.head_count is {heads}, no multiple of {prefix}attention.head_count_kv, {shared}"
+        )
+    if "attention.key_length" not in hparams and width % heads:
+        raise _wrong(where, f"{prefix}embedding_length is {width}, no multiple of {prefix}attention.head_count, {heads}")
+    length = hparams.get("attention.key_length", width // heads)
+    turned = hparams.get("rope.dimension_count", 2)
+    if turned % 2 or turned > max(length, 2):
+        raise _wrong(where, f"{prefix}rope.dimension_count is {turned}, not an even number up to a head's {length}")
+
+
+def _tensors(file: GgufFile, prefix: str, hparams: Mapping[str, Any]) -> None:
+    where, width, layers = file.files[0], hparams["embedding_length"], hparams["block_count"]
+    embed = file.tensors.get("token_embd.weight")
+    if embed is not None and embed.shape[-1] != width:
+        raise SourceError(
+            "shape-mismatch",
+            f"{where}: token_embd.weight has rows of {embed.shape[-1]}, where {prefix}embedding_length is {width}",
+            _DAMAGED,
+        )
+    held = _layers(file.tensors)
+    if held and max(held) >= layers:
+        name = held[max(held)]
+        raise SourceError("stray-tensor", f"{where}: {prefix}block_count is {layers}, which has no place for {name}", _DAMAGED)
+    absent = next((n for n in range(layers) if n not in held), None)
+    if absent is not None:
+        raise SourceError(
+            "missing-tensor",
+            f"{where}: {prefix}block_count is {layers}, but there is no tensor of layer {absent} (blk.{absent}.)",
+            "Fetch the file again, or the part of it that is missing.",
+        )
+
+
+def _layers(names: Iterable[str]) -> dict[int, str]:
+    """A tensor's name by each number of layer."""
+    out: dict[int, str] = {}
+    for name in names:
+        block, _, rest = name.partition(".")
+        number = rest.partition(".")[0]
+        if block == "blk" and number.isascii() and number.isdigit() and len(number) < 10:
+            out.setdefault(int(number), name)
+    return out
+
+
+def _wrong(where: object, what: str) -> SourceError:
+    return SourceError("gguf-key-type", f"{where}: {what}", _DAMAGED)
