@@ -60,7 +60,7 @@ def plan_conversion(
         source: A folder, a `.gguf` file or a hub id.
         recipe: What is wanted; an empty scheme means the format's usual one.
         registry: The plugins.
-        check: Run the data checks, and plan by their answers.
+        check: Run the data checks, and plan by their answers; render the chat template.
         weights: Download the weights of a hub id.
         on_known: See `llmfit_core.prepare.prepare`.
     """
@@ -70,11 +70,11 @@ def plan_conversion(
     prepared = prepare(source, registry, pre=recipe.pre, weights=weights, on_known=on_known)
     transforms = registry.transforms(prepared.model.architecture.name, exporter.name)
     plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
-    forced: tuple[Event, ...] = ()
+    forced: tuple[Event, ...] = _template(plan) if check else ()
     if check and plan.checks:
         failed = {c.name: run_check(c, plan) for c in plan.checks}
         checks = tuple(replace(c, answer=not failed[c.name]) for c in plan.checks)
-        forced = tuple(_refuse(c, failed[c.name], recipe) for c in checks if c.refusal and not c.answer)
+        forced += tuple(_refuse(c, failed[c.name], recipe) for c in checks if c.refusal and not c.answer)
         same = next((c.answer for c in checks if c.name == "head-equals-embedding"), None)
         prepared = prepare(source, registry, pre=recipe.pre, weights=weights, same_head=same)
         plan = replace(exporter.plan(_transformed(prepared.model, transforms), recipe), checks=checks)
@@ -248,15 +248,26 @@ def _read_files(plan: Plan) -> tuple[Path, ...]:
 def _prove_before(
     plan: Plan, exporter: Exporter, registry: PluginRegistry
 ) -> tuple[dict[str, object], tuple[Event, ...]]:
-    """The tokens, which need no weight: of the planned file, or of the GGUF file that a folder is made of."""
+    """The chat template, and the tokens of the planned file, or of the GGUF file that a folder is made of: no weight."""
     from llmfit_core.verify.tokens import prove_plan, prove_tokens, tokenizing_runtime
 
+    told = tuple(e for e in _template(plan) if e not in plan.events)
+    if plan.recipe.strict:
+        require_none_strict(told)
+    said: dict[str, object] = {}
+    events: tuple[Event, ...] = ()
     gguf = plan.model.checkpoint.gguf
     if exporter.suffix:
-        return prove_plan(plan, tokenizing_runtime(exporter.name, registry))
-    if gguf is not None:
-        return prove_tokens(plan.model, gguf.files[0], tokenizing_runtime("gguf", registry))
-    return {}, ()
+        said, events = prove_plan(plan, tokenizing_runtime(exporter.name, registry))
+    elif gguf is not None:
+        said, events = prove_tokens(plan.model, gguf.files[0], tokenizing_runtime("gguf", registry))
+    return said, (*told, *events)
+
+
+def _template(plan: Plan) -> tuple[Event, ...]:
+    from llmfit_core.verify.template import prove_template
+
+    return prove_template(plan.model.vocab)
 
 
 def _prove_after(

@@ -43,7 +43,16 @@ def environment() -> Any:
     ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    env = ImmutableSandboxedEnvironment(
+    class Watched(ImmutableSandboxedEnvironment):
+        """Notes the first attribute that it hid; what a template gets in its place is jinja2's affair."""
+
+        hidden = ""
+
+        def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+            self.hidden = self.hidden or f"it reaches for {attribute!r} of {type(obj).__name__!r}, which is not allowed"
+            return super().unsafe_undefined(obj, attribute)
+
+    env = Watched(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     env.filters["tojson"] = tojson
@@ -57,7 +66,8 @@ def perform(job: dict[str, Any], limit: int) -> dict[str, str]:
     import jinja2
 
     try:
-        template = environment().from_string(job["template"])
+        env = environment()
+        template = env.from_string(job["template"])
         if job["variables"] is None:
             return {}
         parts: list[str] = []
@@ -67,7 +77,7 @@ def perform(job: dict[str, Any], limit: int) -> dict[str, str]:
             if size > limit:
                 return {"error": f"more than {limit} characters of output"}
             parts.append(part)
-        return {"text": "".join(parts)}
+        return {"text": "".join(parts), "unsafe": env.hidden[:500]}
     except jinja2.TemplateSyntaxError as error:
         return {"error": f"line {error.lineno}: {error.message}"[:500]}
     except MemoryError:

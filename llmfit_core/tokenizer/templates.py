@@ -134,6 +134,19 @@ def render_chat(
     return text
 
 
+def render_errors(
+    template: str, conversations: Sequence[Sequence[Mapping[str, object]]], *, bos: str = "", eos: str = ""
+) -> list[str]:
+    """Why `template` does not render each of `conversations`, in one process; empty where it does.
+
+    Reaching for an attribute that the sandbox hides counts as failing, though jinja2 may go on with nothing in its place.
+    """
+    common: dict[str, object] = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+    common |= {"tools": None, "documents": None}  # as transformers gives them
+    jobs = [{"template": template, "variables": {**common, "messages": list(c)}} for c in conversations]
+    return [str(a.get("error") or a.get("unsafe") or "") for a in _run(jobs)]
+
+
 def _run(jobs: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """Compile and, where there are variables, render each job's template in one child process.
 
