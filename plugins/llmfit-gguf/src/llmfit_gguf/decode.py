@@ -198,13 +198,14 @@ def _to_hf(
     refs: list[TensorRef] = []
     left = dict(canonical)
     layers = int(hparams["block_count"])
+    assumed = _assumed(architecture) | dict(hparams)
     named = Counter(r for p in architecture.tensors for r in slot_roles(architecture.slot(p)))
     for pattern in architecture.tensors:
         slot = architecture.slot(pattern)
         # Of several names of a role the one that belongs to this kind of layer.
         choose = slot.when and architecture.layer_kinds is not None and any(named[r] > 1 for r in slot_roles(slot))
         for layer in range(layers) if "{layer}" in pattern else [None]:
-            if choose and layer is not None and slot.when not in architecture.layer_kinds(hparams, layer):  # type: ignore[misc]
+            if choose and layer is not None and slot.when not in architecture.layer_kinds(assumed, layer):  # type: ignore[misc]
                 continue
             for part in (slot.part,) if slot.bare else ("weight", "bias"):
                 keys = [Key(role, layer, part) for role in slot_roles(slot)]
