@@ -17,6 +17,7 @@ from llmfit_core.tokenizer.pieces import (
     flag_events,
     from_ids,
     lay_added,
+    leading_event,
     require_distinct,
     spacing_event,
 )
@@ -224,14 +225,7 @@ class Spaces:
         if self.prefix and self.first_only:
             events.append(spacing_event(_FILE))
         if self.prefix and self.metaspace:
-            events.append(
-                Event(
-                    code="leading-space",
-                    message="the tokenizer puts no space in front of text that begins with one, llama.cpp and SentencePiece do",
-                    severity="bound",
-                    subject=_FILE,
-                )
-            )
+            events.append(leading_event(_FILE))
         return events
 
 

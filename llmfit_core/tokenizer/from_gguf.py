@@ -79,7 +79,7 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
         normalizer=normalizer,
         chat_template=default,
         chat_templates=templates,
-        events=_events(model == "gpt2", pre),
+        events=(*_events(model == "gpt2", pre), *_spacing(model, _flag(kv, "add_space_prefix", space), types)),
     )
 
 
@@ -103,6 +103,21 @@ def _events(byte_level: bool, pre: str) -> tuple[Event, ...]:
             code="pretokenizer-unknown",
             message=f"the file's pre-tokenizer {ascii(pre)[:60]} has no known structure",
             subject="tokenizer.ggml.pre",
+        ),
+    )
+
+
+def _spacing(model: object, prefix: bool, types: Sequence[int]) -> tuple[Event, ...]:
+    """What the keys cannot say: whether the model's own tokenizer puts its space before the text only."""
+    if model != "llama" or not prefix or not {TokenType.CONTROL, TokenType.USER_DEFINED} & set(types):
+        return ()
+    return (
+        Event(
+            code="space-scheme-unknown",
+            message="GGUF has no word for where the model's own tokenizer put its space; as in llama.cpp it is put in front of every "
+            "stretch between special tokens, and of text that begins with a space",
+            severity="info",
+            subject="tokenizer.ggml.add_space_prefix",
         ),
     )
 

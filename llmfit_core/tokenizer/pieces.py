@@ -270,6 +270,16 @@ def spacing_event(where: str) -> Event:
     )
 
 
+def leading_event(where: str) -> Event:
+    """The event for a text that begins with a space, which the tokenizer leaves at that."""
+    return Event(
+        code="leading-space",
+        message="the tokenizer puts no space in front of text that begins with one, llama.cpp and SentencePiece do",
+        severity="bound",
+        subject=where,
+    )
+
+
 def require_distinct(texts: list[str], where: str) -> None:
     """Raise where two tokens have one text (llama.cpp aborts on it) or a text is no Unicode."""
     if len(set(texts)) != len(texts):

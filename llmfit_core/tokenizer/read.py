@@ -11,7 +11,7 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.tokenizer import known
 from llmfit_core.tokenizer.bpe_json import is_byte_level, read_byte_level, read_spm_like
-from llmfit_core.tokenizer.pieces import Added, lay_added, parse_added, require_distinct
+from llmfit_core.tokenizer.pieces import Added, lay_added, leading_event, parse_added, require_distinct, spacing_event
 from llmfit_core.tokenizer.sentencepiece_model import SentencePieceModel, parse_model
 from llmfit_core.tokenizer.sources import object_at, read_bytes, read_object, read_text
 from llmfit_core.tokenizer.specials import gather, named_tokens, template_of
@@ -21,6 +21,9 @@ from llmfit_core.tokenizer.vocab import TokenType, Vocab
 
 if TYPE_CHECKING:
     from llmfit_core.tokenizer.draft import Draft
+
+BY_SETTINGS = "tokenizer_config.json"
+"""The subject of events on what transformers does by its settings, and the `sentencepiece` library does not."""
 
 _SLOW_STRUCTURES: dict[str, tuple[str, str]] = {
     "GPT2Tokenizer": (known.GPT2, ""),
@@ -116,6 +119,11 @@ def _read_draft(
         if pre not in (None, "default"):
             raise _no_choice(pre)
         draft = read_sentencepiece(_sentencepiece(side["tokenizer.model"]))
+        if draft.add_space_prefix and settings.get("legacy") is False:
+            # transformers then cuts otherwise than SentencePiece does: its prefix goes before the text and no further.
+            have = {e.code for e in draft.pieces.events}
+            told = (spacing_event(BY_SETTINGS), leading_event(BY_SETTINGS))
+            draft.pieces.events += [e for e in told if e.code not in have]
         lay_added(draft.pieces, further, "tokenizer_config.json", escaped=True)
         _mark_named(draft, names)
         require_distinct(draft.pieces.texts, "tokenizer.model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.tokenizer import known
+from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
 from llmfit_core.tokenizer.proof import explained_difference, proof_texts, reference_ids
 from llmfit_core.tokenizer.read import read_vocab
 from llmfit_core.tokenizer.to_gguf import gguf_keys
@@ -218,10 +220,45 @@ def test_files_of_transformers_llama(tmp_path: Path) -> None:
     vocabs = [read_vocab(f, {}) for f in (model, {"tokenizer.model": model["tokenizer.model"]}, legacy, both, saved)]
     plain = [replace(v, events=()) for v in vocabs]
     assert all(v == plain[0] for v in plain)
-    assert [v.events for v in vocabs[:4]] == [(), (), (), ()]
-    assert {e.code for e in vocabs[4].events} == {"space-after-special", "leading-space"}
+    assert [v.events for v in vocabs[1:4]] == [(), (), ()]
+    for vocab in (vocabs[0], vocabs[4]):  # `legacy` false: transformers makes of the first what the last says
+        assert {(e.code, e.severity) for e in vocab.events} == {("space-after-special", "bound"), ("leading-space", "bound")}
+    assert unexplained(vocabs[0], model, tmp_path) == ([], [])
     assert unexplained(vocabs[2], legacy, tmp_path) == ([], [])
     assert unexplained(vocabs[4], saved, tmp_path)[0] == []
+
+
+@pytest.mark.parametrize("legacy", [True, None])
+def test_sentencepiece_as_it_always_was_needs_no_event(legacy: bool | None, tmp_path: Path) -> None:
+    sentencepiece_model(tmp_path / "model")
+    files = folder(tmp_path / "model", tokenizer_config={"bos_token": "<s>", "eos_token": "</s>", "legacy": legacy})
+    assert read_vocab(files, {}).events == ()
+
+
+def test_without_a_prefix_there_is_none_to_place(tmp_path: Path) -> None:
+    sentencepiece_model(tmp_path / "model", add_dummy_prefix=False)
+    files = folder(tmp_path / "model", tokenizer_config={"bos_token": "<s>", "eos_token": "</s>", "legacy": False})
+    vocab = read_vocab(files, {})
+    assert vocab.events == ()
+    assert vocab_from_gguf({k: kv.value for k, kv in gguf_keys(vocab).items()}).events == ()
+
+
+def test_the_way_back_tells_what_the_keys_cannot(tmp_path: Path) -> None:
+    """transformers' ids by `legacy: false` and by the folder written back differ only where the events say."""
+    from transformers import AutoTokenizer
+
+    shutil.copytree(TOK / "spm", tmp_path / "in")
+    (tmp_path / "in" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    vocab = read_vocab(side(TOK / "spm"), {})
+    back = vocab_from_gguf({k: kv.value for k, kv in gguf_keys(vocab).items()})
+    assert [(e.code, e.severity) for e in back.events] == [("space-scheme-unknown", "info")]
+    (tmp_path / "out").mkdir()
+    for name, data in vocab_files(back).items():
+        (tmp_path / "out" / name).write_bytes(data)
+    ours, theirs = (AutoTokenizer.from_pretrained(tmp_path / n) for n in ("out", "in"))
+    differ = {t for t in proof_texts(vocab) if ours(t).input_ids != theirs(t).input_ids}
+    assert differ  # or nothing were to be told
+    assert all(t.startswith(" ") or any(s in t for s in ("<s>", "</s>", "<unk>")) for t in differ)
 
 
 def test_stops_end_a_generation_in_llamacpp(tmp_path: Path) -> None:
