@@ -49,6 +49,15 @@ def test_a_file_of_nonsense_numbers_is_an_error(tmp_path: Path) -> None:
         prove_opens(replace(LLAMACPP, score=lambda *_: [[float("nan")], [float("nan")]]), tmp_path / "m.gguf", 10)
 
 
+def test_nonsense_numbers_that_the_runtime_itself_names_are_no_refusal(tmp_path: Path) -> None:
+    def no_numbers(*_: object) -> list[list[float]]:
+        raise SourceError("not-finite", "m.gguf computes NaN or infinity", "Compare its weights.")
+
+    with pytest.raises(VerificationError, match="not-finite") as caught:
+        prove_opens(replace(LLAMACPP, score=no_numbers), tmp_path / "m.gguf", 10)
+    assert "Report" not in caught.value.remedy
+
+
 def test_a_runtime_that_cannot_say_is_told_and_no_error(tmp_path: Path) -> None:
     def broken(*_: object) -> list[list[float]]:
         raise LaunchError("runtime-died", "the runtime died", "Reinstall it.")
