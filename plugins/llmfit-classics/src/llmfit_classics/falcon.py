@@ -15,7 +15,7 @@ from llmfit_classics.common import (
     gelu,
     norm,
 )
-from llmfit_core import ROLES, Architecture, Fix, Fused, Graph, Link, Reads, Role, Slot
+from llmfit_core import ROLES, Architecture, Asserts, Fix, Fused, Graph, Ignores, Link, Reads, Role, Slot
 
 _LAYER = "transformer.h.{layer}."
 
@@ -91,6 +91,8 @@ FALCON = Architecture(
         "num_ln_in_parallel_attn": Reads("num_ln_in_parallel_attn", None, kind="count"),
         "bias": Reads("bias", False),
         "alibi": Reads("alibi", False),
+        "apply_residual_connection_post_layernorm": Asserts((False, None), "what is added to each layer would be normalised"),
+        "ff_factor": Ignores("ffn_hidden_size is what counts"),
         # The names of the first revisions.
         "n_embed": Reads("embedding_length", None),
         "n_layer": Reads("block_count", None),

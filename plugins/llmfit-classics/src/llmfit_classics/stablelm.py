@@ -17,7 +17,7 @@ from llmfit_classics.common import (
     norm,
     silu,
 )
-from llmfit_core import Architecture, Asserts, Graph, Link, Reads, Role, Slot
+from llmfit_core import ROLES, Architecture, Asserts, Graph, Link, Reads, Role, Slot
 
 _LAYER = "model.layers.{layer}."
 _FFN = (Role.FFN_GATE, Role.FFN_UP)
@@ -74,6 +74,7 @@ STABLELM = Architecture(
             rope=PLAIN_ROPE,
             biases=NORMS | {*QKV},
             needs_head=True,
+            assumes=lambda hp: {"use_parallel_residual": Role.FFN_NORM not in hp[ROLES]},  # type: ignore[operator]
         ),
     ),
     layer_kinds=kinds,
