@@ -76,7 +76,7 @@ def test_logits(case: str, golden_model: Any, to_gguf: Any) -> None:
     """Where the peer is silently wrong (layers of another pattern than one in six), we are right."""
     model = golden_model(case)
     file, events = to_gguf(model, "f32")
-    assert [e.code for e in events if e.severity != "info"] == []
+    assert [e.code for e in events if e.severity != "info" and e.subject != "tokenizer_config.json"] == []
     ids = ids_of(model)
     assert divergence(by_transformers(model, ids), by_llamacpp(file, ids)).mean() < EXACT
     assert (gold(case)["parity"]["f32"]["mean_kl"] > 0.1) == (case == "gemma3-3layer")
