@@ -187,7 +187,7 @@ def test_a_window_bounds_what_is_exact(
 def test_dynamic_rope_is_exact_up_to_its_context(theta: float, golden_models: GoldenModels, to_gguf: ToGguf) -> None:
     model = golden_models.variation("llama", {**rope("dynamic", theta, factor=4.0), "max_position_embeddings": 32})
     file, events = to_gguf(model)
-    assert [(e.code, "32" in e.message) for e in events if e.severity == "bound"] == [("bound-dynamic-rope", True)]
+    assert [(e.code, "32" in e.message) for e in events if e.severity == "bound" and e.subject != "tokenizer_config.json"] == [("bound-dynamic-rope", True)]
     assert mean_divergence(model, file, range(8, 32)) < EXACT
 
 
@@ -208,7 +208,7 @@ def test_longrope_on_both_sides(
         changes["original_max_position_embeddings"] = 256
     model = golden_models.variation(family, changes)
     file, events = to_gguf(model)
-    assert [e.code for e in events if e.severity == "bound"] == ["bound-longrope"]
+    assert [e.code for e in events if e.severity == "bound" and e.subject != "tokenizer_config.json"] == ["bound-longrope"]
     assert mean_divergence(model, file, range(33, 57), context=256) < EXACT, "short side"
     assert mean_divergence(model, file, range(33, 57), context=512) > 0.01, "launched with more, short texts differ"
     ids = (ids_of(model) * 6)[:264]
