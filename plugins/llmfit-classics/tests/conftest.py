@@ -26,6 +26,8 @@ GROUPED = {**WIDE, "num_key_value_heads": 2}
 
 FAMILIES: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", "bpe:gpt-2", {}),
+    "bigcode": ("GPTBigCodeForCausalLM", "GPTBigCodeConfig", "bpe:starcoder", {}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", "bpe:gpt-2", {"max_position_embeddings": ...}),
     "gptneox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", "bpe:olmo", WIDE),
     "falcon": ("FalconForCausalLM", "FalconConfig", "bpe:falcon", {}),
     "phi": ("PhiForCausalLM", "PhiConfig", "bpe:gpt-2", WIDE),
@@ -42,7 +44,7 @@ def variation(golden_models: GoldenModels) -> Callable[..., Path]:
 
     def make(family: str, changes: Mapping[str, Any] | None = None) -> Path:
         cls, config_cls, tokenizer, own = FAMILIES[family]
-        config = {**SMALL, **own, **(changes or {})}
+        config = {k: v for k, v in {**SMALL, **own, **(changes or {})}.items() if v is not ...}
         name = f"classics-{family}-{hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]}"
 
         def build(maker: ModuleType) -> None:

@@ -35,7 +35,7 @@ transformers = pytest.importorskip("transformers", reason="the judge is transfor
 EXACT = 3e-6
 OF_TOKENIZERS = ("leading-space", "space-after-special")
 SLOW = pytest.mark.slow(reason="the kind of case is covered by a quicker one")
-FAMILIES = ("gpt2", "gptneox", "falcon", "phi", "stablelm", "starcoder2", "nemotron")
+FAMILIES = ("gpt2", "bigcode", "bloom", "gptneox", "falcon", "phi", "stablelm", "starcoder2", "nemotron")
 
 
 def rope(kind: str, theta: float = 10000.0, **more: Any) -> dict[str, Any]:
@@ -49,6 +49,12 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 RIGHT: list[Any] = [
     pytest.param("gpt2", {"n_inner": 192, "layer_norm_epsilon": 1e-3, "activation_function": "gelu"}, id="gpt2-inner"),
     pytest.param("gpt2", {"tie_word_embeddings": False, "num_attention_heads": 2, "n_positions": 100}, id="gpt2-own-head", marks=SLOW),
+    pytest.param("bigcode", {}, id="bigcode"),
+    pytest.param("bigcode", {"multi_query": False, "n_inner": 192, "tie_word_embeddings": False}, id="bigcode-own-keys"),
+    pytest.param("bloom", {}, id="bloom"),
+    pytest.param(
+        "bloom", {"hidden_size": 192, "n_head": 6, "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}, id="bloom-six-heads"
+    ),
     pytest.param(
         "gptneox", {"use_parallel_residual": False, **rope("linear", factor=2.5, partial_rotary_factor=0.5)}, id="gptneox-in-turn"
     ),
@@ -91,6 +97,8 @@ REFUSED: list[Any] = [
     pytest.param("gpt2", {"activation_function": "quick_gelu"}, "activation_function", id="gpt2-quick-gelu"),
     pytest.param("gpt2", {"scale_attn_weights": False}, "scale_attn_weights", id="gpt2-unscaled"),
     pytest.param("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx", id="gpt2-by-layer"),
+    pytest.param("bigcode", {"scale_attn_weights": False}, "scale_attn_weights", id="bigcode-unscaled"),
+    pytest.param("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm", id="bloom-residual"),
     pytest.param("gptneox", {"hidden_act": "relu"}, "hidden_act", id="gptneox-relu"),
     pytest.param("gptneox", {"attention_bias": False}, "attention_bias", id="gptneox-no-biases"),
     pytest.param("gptneox", rope("llama3", partial_rotary_factor=0.25, **LLAMA3), "llama3", id="gptneox-llama3"),
@@ -125,6 +133,8 @@ BOUND: list[Any] = [
 # Family, changes, and roles whose matrices no scale can reach.
 WIRED: list[Any] = [
     pytest.param("gpt2", {}, {"ffn_down"}, id="gpt2"),
+    pytest.param("bigcode", {"num_hidden_layers": 1}, {"attn_output", "ffn_down"}, id="bigcode"),
+    pytest.param("bloom", {"num_hidden_layers": 1}, {"attn_output", "ffn_down"}, id="bloom"),
     pytest.param("gptneox", {"num_hidden_layers": 1}, {"attn_output", "ffn_down"}, id="gptneox"),
     pytest.param("falcon", {"num_hidden_layers": 1}, {"attn_output", "ffn_down"}, id="falcon"),
     pytest.param(

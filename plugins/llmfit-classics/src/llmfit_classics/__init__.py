@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llmfit_classics.bigcode import GPT_BIGCODE
+from llmfit_classics.bloom import BLOOM
 from llmfit_classics.falcon import FALCON
 from llmfit_classics.gpt2 import GPT2
 from llmfit_classics.gptneox import GPTNEOX
@@ -17,4 +19,4 @@ from llmfit_core import Architecture, hookimpl
 @hookimpl
 def llmfit_architectures() -> Iterable[Architecture]:
     """The families."""
-    return (GPT2, GPTNEOX, FALCON, PHI, STABLELM, STARCODER2, NEMOTRON)
+    return (GPT2, GPT_BIGCODE, GPTNEOX, BLOOM, FALCON, PHI, STABLELM, STARCODER2, NEMOTRON)

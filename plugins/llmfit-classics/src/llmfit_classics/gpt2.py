@@ -17,6 +17,12 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
+LEARNED = Fix(
+    values=(None,),
+    why="the graph has a learned position for each token of the context, no more and no less",
+    unless=lambda hp: hp["learned_positions"] == hp["context_length"],
+)
+
 GPT2 = Architecture(
     name="gpt2",
     hf_classes=("GPT2LMHeadModel",),
@@ -84,11 +90,7 @@ GPT2 = Architecture(
                 "scale_attn_by_inverse_layer_idx": Fix(
                     values=(False, None), why="the gpt2 graph scales attention alike in all layers"
                 ),
-                "learned_positions": Fix(
-                    values=(None,),
-                    why="the gpt2 graph has a learned position for each token of the context, no more and no less",
-                    unless=lambda hp: hp["learned_positions"] == hp["context_length"],
-                ),
+                "learned_positions": LEARNED,
             },
             rope=frozenset({"default"}),
             merges={"attn_qkv": (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)},
