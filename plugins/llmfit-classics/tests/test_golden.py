@@ -81,7 +81,12 @@ def test_quantized_is_the_peers(
     assert tensors_of(file) == {n: tuple(v) for n, v in theirs.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICKER = pytest.mark.slow(reason="a smaller model of the same make is scored in the quick run")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=QUICKER if c in ("stablelm-parallel", "falcon-newdec", "phi") else ()) for c in CASES]
+)
 def test_logits_are_those_of_transformers(
     case: str, golden_model: Callable[[str], Path], to_gguf: Callable[..., tuple[Path, object]]
 ) -> None:
