@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,8 @@ def _read_draft(
             # transformers then cuts otherwise than SentencePiece does: its prefix goes before the text and no further.
             have = {e.code for e in draft.pieces.events}
             told = (spacing_event(BY_SETTINGS), leading_event(BY_SETTINGS))
-            draft.pieces.events += [e for e in told if e.code not in have]
+            # Said once and no bound: the file is what the tokenizer's own library makes of it.
+            draft.pieces.events += [replace(e, severity="info") for e in told if e.code not in have]
         lay_added(draft.pieces, further, "tokenizer_config.json", escaped=True)
         _mark_named(draft, names)
         require_distinct(draft.pieces.texts, "tokenizer.model")
