@@ -161,8 +161,7 @@ class Book:
                     out[key] = self._check(key, source_name(pattern, layer, 0), Stack(tuple(parts)))
             elif wanted:
                 pattern = self._usual([p for p, _ in expected])
-                bare = next(s.bare for p, s in expected if p == pattern)
-                missing[source_name(pattern, layer, None, "" if bare else part)] = ""
+                missing[source_name(pattern, layer, None, part)] = ""
 
     def _usual(self, patterns: list[str]) -> str:
         """Of several spellings the one that the checkpoint uses, in this role or by the words around it."""
@@ -172,9 +171,7 @@ class Book:
 
     def _wanted(self, part: str, expected: list[tuple[str, Slot]]) -> bool | None:
         """Must be there (`True`), must not (`False`), or may (`None`)."""
-        if all(s.bare and s.part != part for _, s in expected):
-            return False
-        if part == "weight" or all(s.bare for _, s in expected):
+        if part == "weight":
             return None if any(s.optional for _, s in expected) else True
         bias = expected[0][1].bias
         if bias == "optional":
