@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from llmfit_core.roles import SHAPES, Dim, Link
+
+if TYPE_CHECKING:
+    from llmfit_core.rope import Rope
 
 Hparams = Mapping[str, object]
 """Hyper-parameters under GGUF's key names without the architecture prefix (`attention.head_count`),
@@ -173,6 +176,9 @@ class Graph:
         rope: Rope types the graph computes exactly for this architecture.
         rope_rows: `pairs` where the graph's rope takes neighbouring rows ("norm"), `halves` ("neox").
         rope_factors: The graph loads `rope_freqs.weight` (factors per dimension).
+        rope_keys: `(rope) -> keys` that its loader takes for this rope, over those of every graph of its engine; `None`
+            for a key that is not to be written.
+        rope_read: The inverse: `(keys of a file) -> keys` of a config's `rope_scaling`, under yarn.
         merges: Role groups the graph wants as one tensor, by the name it is filed under.
         spelling: Roles filed under another name than their own.
         per_head: Roles whose matrix the graph wants head by head.
@@ -196,6 +202,8 @@ class Graph:
     rope: frozenset[str] = frozenset({"default", "linear", "yarn"})
     rope_rows: Literal["pairs", "halves"] = "halves"
     rope_factors: bool = False
+    rope_keys: Callable[[Rope], Mapping[str, float | None]] | None = None
+    rope_read: Callable[[Hparams], Mapping[str, object]] | None = None
     merges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)
     per_head: Mapping[str, PerHead] = field(default_factory=dict)
@@ -224,6 +232,7 @@ class Architecture:
         hparams: Derives further hparams from those read: `(hparams) -> additions`.
         layer_kinds: `(hparams, layer) -> kinds` that `Slot.when` refers to.
         waived: By name pattern, tensors that are not needed, with the reason.
+        waived_layers: By hparam, how many layers are stored behind the last that are not needed, with the reason.
         rope_rows: How the saved q and k are laid out: `halves` (transformers' usual) or `pairs`.
         rope_kinds: Where each kind of layer has a rope of its own (`layer_types`): by kind, the config key of its base.
             The one of `rope_theta` is the model's rope; of the others the base is read under that key and the type is
@@ -241,6 +250,7 @@ class Architecture:
     hparams: Callable[[Hparams], Hparams] | None = None
     layer_kinds: Callable[[Hparams, int], frozenset[str]] | None = None
     waived: Mapping[str, str] = field(default_factory=dict)
+    waived_layers: Mapping[str, str] = field(default_factory=dict)
     rope_rows: Literal["pairs", "halves"] = "halves"
     rope_kinds: Mapping[str, str] = field(default_factory=dict)
 

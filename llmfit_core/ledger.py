@@ -161,7 +161,8 @@ class Book:
                     out[key] = self._check(key, source_name(pattern, layer, 0), Stack(tuple(parts)))
             elif wanted:
                 pattern = self._usual([p for p, _ in expected])
-                missing[source_name(pattern, layer, None, part)] = ""
+                bare = next(s.bare for p, s in expected if p == pattern)
+                missing[source_name(pattern, layer, None, "" if bare else part)] = ""
 
     def _usual(self, patterns: list[str]) -> str:
         """Of several spellings the one that the checkpoint uses, in this role or by the words around it."""
@@ -171,7 +172,9 @@ class Book:
 
     def _wanted(self, part: str, expected: list[tuple[str, Slot]]) -> bool | None:
         """Must be there (`True`), must not (`False`), or may (`None`)."""
-        if part == "weight":
+        if all(s.bare and s.part != part for _, s in expected):
+            return False
+        if part == "weight" or all(s.bare for _, s in expected):
             return None if any(s.optional for _, s in expected) else True
         bias = expected[0][1].bias
         if bias == "optional":

@@ -17,6 +17,7 @@ from llmfit_core.roles import Role
 
 if TYPE_CHECKING:
     from llmfit_core.checkpoint import Checkpoint
+    from llmfit_core.roles import Dim
     from llmfit_core.tensors import Tensor
     from llmfit_core.tokenizer.vocab import Vocab
 
@@ -76,7 +77,7 @@ def resolve(
     read = read_config(checkpoint.config, architecture)
     patterns = Patterns([*architecture.tensors, *architecture.waived])
     names, events = unwrap(checkpoint.tensors, patterns)
-    claims, waived = _claim(checkpoint, architecture, patterns, names)
+    claims, waived = _claim(checkpoint, architecture, patterns, names, read.hparams)
     hparams, inferred = _complete(read, architecture, claims)
     read = replace(read, hparams=hparams)
     _require_frequencies(checkpoint, waived, names, hparams)
@@ -113,10 +114,16 @@ def resolve(
 
 
 def _claim(
-    checkpoint: Checkpoint, architecture: Architecture, patterns: Patterns, names: Mapping[str, str]
+    checkpoint: Checkpoint,
+    architecture: Architecture,
+    patterns: Patterns,
+    names: Mapping[str, str],
+    hp: Mapping[str, object],
 ) -> tuple[list[Claim], dict[str, str]]:
     """Who claims each source tensor; strangers are an error."""
     claims, waived, strays = [], {}, {}
+    last = count_of(hp, "block_count")
+    spare = {last + i: why for key, why in architecture.waived_layers.items() for i in range(min(count_of(hp, key), 64))}
     for name, ref in checkpoint.tensors.items():
         plain = names[name]
         match = patterns.match(plain)
@@ -127,6 +134,8 @@ def _claim(
                 strays[name] = plain
         elif match.pattern in architecture.waived:
             waived[name] = architecture.waived[match.pattern]
+        elif match.layer in spare:
+            waived[name] = spare[match.layer]
         else:
             slot = architecture.slot(match.pattern)
             role = "+".join(slot_roles(slot))
@@ -174,7 +183,8 @@ def _complete(
     hp["vocab_rows"] = rows(Role.EMBED) or hp.get("vocab_size") or rows(Role.HEAD)
     hp.setdefault("vocab_size", hp["vocab_rows"])
     heads, width = count_of(hp, "attention.head_count"), count_of(hp, "embedding_length")
-    if heads and "attention.key_length" not in hp:
+    told = "attention.key_length" in _words(architecture.shape_of(Role.ATTN_Q))
+    if heads and told and "attention.key_length" not in hp:
         q = rows(Role.ATTN_Q)
         if q and q % heads == 0:
             hp["attention.key_length"] = q // heads
@@ -201,6 +211,11 @@ def _complete(
     return hp, tuple(events)
 
 
+def _words(dims: tuple[Dim, ...] | None) -> set[str]:
+    """The hparams that a shape speaks of."""
+    return {w for dim in dims or () for w in (dim if isinstance(dim, tuple) else (dim,)) if isinstance(w, str)}
+
+
 def _require_sense(hp: Mapping[str, object]) -> None:
     """Counts that cannot go together, whatever the tensors are."""
     heads, kv = count_of(hp, "attention.head_count"), count_of(hp, "attention.head_count_kv")
@@ -224,6 +239,8 @@ def _require_sense(hp: Mapping[str, object]) -> None:
 
 def rotated(hp: Mapping[str, object]) -> int:
     """How many dimensions of a head rope turns."""
+    if count_of(hp, "rope.dimension_count"):
+        return count_of(hp, "rope.dimension_count")
     share = hp.get("partial_rotary_factor")
     return int(count_of(hp, "attention.key_length") * (share if isinstance(share, float) else 1.0))
 

@@ -34,6 +34,7 @@ class Rope:
         factor: By how much the context was extended; 1 for none.
         original_context: Tokens of context before the extension; 0 where it plays no part.
         attention_factor: Factor on cosine and sine.
+        mscale_all_dim: yarn: what some models scale their softmax by, as `yarn_mscale(factor, mscale_all_dim)` squared; 0 for none.
         beta_fast: yarn: rotations above which a dimension is left alone.
         beta_slow: yarn: rotations below which a dimension is interpolated.
         truncate: yarn: the correction range is rounded to whole dimensions.
@@ -47,6 +48,7 @@ class Rope:
     factor: float = 1.0
     original_context: int = 0
     attention_factor: float = 1.0
+    mscale_all_dim: float = 0.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
@@ -169,6 +171,7 @@ def read_rope(
         factor=factor,
         original_context=original,
         attention_factor=number("attention_factor", default),
+        mscale_all_dim=number("mscale_all_dim") if all_dim else 0.0,
         beta_fast=number("beta_fast", 32.0),
         beta_slow=number("beta_slow", 1.0),
         truncate=bool(truncate),  # an explicit null is false, as in transformers

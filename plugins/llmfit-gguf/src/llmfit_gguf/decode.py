@@ -275,7 +275,9 @@ def _config(
     out |= stated
     if "rope.freq_base" not in uses:
         return out
-    out |= rope_config(file, graph.name, hparams, rope)
+    out |= rope_config(file, graph, hparams, rope)
+    if "partial_rotary_factor" not in uses:  # heads whose turned part is told otherwise
+        out.pop("partial_rotary_factor", None)
     for key, older in _OLDER_ROPE_KEYS.items():
         if older in architecture.config and key in out:
             out[older] = out.pop(key)

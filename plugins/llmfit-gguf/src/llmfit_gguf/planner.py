@@ -54,7 +54,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     recipe = replace(recipe, scheme=scheme.name)
     model = with_overrides(model, recipe)
     graph, exact, bounds = choose_graph(model)
-    rope = rope_keys(model)
+    rope = rope_keys(model, graph)
     sources = _sources(model, graph, rope.factors)
     keys = _keys(model, graph, recipe, scheme.file_type, exact, rope.keys)
     wished = str(keys["general.name"].value)

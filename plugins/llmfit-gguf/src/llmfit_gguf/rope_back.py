@@ -8,14 +8,16 @@ from llmfit_core.errors import LlmfitError, UnsupportedError
 from llmfit_core.readers.gguf import GgufFile, tensor_of
 from llmfit_core.rope import Rope, llama3_factors, read_rope, yarn_mscale
 from llmfit_core.tensors import read
-from llmfit_gguf.rope_keys import keys_of
+from llmfit_gguf.rope_keys import keys_of, with_own_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from llmfit_core.architecture import Graph
+
 
 def rope_config(
-    file: GgufFile, graph: str, hparams: Mapping[str, Any], stated: Mapping[str, Any]
+    file: GgufFile, graph: Graph, hparams: Mapping[str, Any], stated: Mapping[str, Any]
 ) -> dict[str, object]:
     """The config keys that give transformers the rope of this file.
 
@@ -37,10 +39,10 @@ def rope_config(
     original = int(hparams.get("rope.scaling.original_context_length", hparams.get("context_length", 0)))
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedError(
-            "unknown-rope-type", f"{graph}.rope.scaling.type is {kind}", "A newer llmfit-gguf may know it."
+            "unknown-rope-type", f"{graph.name}.rope.scaling.type is {kind}", "A newer llmfit-gguf may know it."
         )
     frequencies = _factors(file, "rope_freqs.weight")
-    if stated and _agrees(file, hparams, stated, dims):
+    if stated and _agrees(file, graph, hparams, stated, dims):
         out["rope_scaling"] = dict(stated)
     elif frequencies:
         scaling = _llama3(frequencies, float(hparams["rope.freq_base"]), dims) if attention == 1 else None
@@ -51,7 +53,9 @@ def rope_config(
         out["original_max_position_embeddings"] = original
     elif kind == "yarn":
         scaling = {"rope_type": "yarn", "factor": shortest(factor), "original_max_position_embeddings": original}
-        if attention != 1:
+        if graph.rope_read is not None:
+            scaling |= graph.rope_read(hparams)
+        elif attention != 1:
             scaling["attention_factor"] = attention * yarn_mscale(factor)
         out["rope_scaling"] = scaling
     elif kind == "linear" and factor != 1:
@@ -59,7 +63,9 @@ def rope_config(
     return out
 
 
-def _agrees(file: GgufFile, hparams: Mapping[str, Any], stated: Mapping[str, Any], dims: int) -> bool:
+def _agrees(
+    file: GgufFile, graph: Graph, hparams: Mapping[str, Any], stated: Mapping[str, Any], dims: int
+) -> bool:
     """Whether this rope would be written as the keys and factors that the file has."""
     import numpy as np
 
@@ -67,10 +73,12 @@ def _agrees(file: GgufFile, hparams: Mapping[str, Any], stated: Mapping[str, Any
     try:
         rope, _ = read_rope(stated, context=context)
         wanted = keys_of(rope, float(hparams["rope.freq_base"]), dims)
+        keys = with_own_keys(wanted.keys, rope, graph)
+        own = graph.rope_keys(rope) if graph.rope_keys is not None else {}
     except LlmfitError:
         return False
-    for key in ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor"):
-        have, want = hparams.get(key), wanted.keys[key].value if key in wanted.keys else None
+    for key in ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", *own):
+        have, want = hparams.get(key), keys[key].value if key in keys else None
         if isinstance(have, float) and isinstance(want, float):
             if not np.isclose(have, want, rtol=1e-6, atol=0):
                 return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError
@@ -14,6 +14,7 @@ from llmfit_gguf.graphs import yarn_is_custom
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from llmfit_core.architecture import Graph
     from llmfit_core.model import Model
     from llmfit_core.rope import Rope
 
@@ -33,12 +34,23 @@ class RopeKeys:
     note: str = ""
 
 
-def rope_keys(model: Model) -> RopeKeys:
+def rope_keys(model: Model, graph: Graph) -> RopeKeys:
     """The keys and tensors of the model's rope; none where it has learned positions instead."""
     if "rope.freq_base" not in model.hparams:
         return RopeKeys(keys={})
     base = float(model.hparams["rope.freq_base"])  # type: ignore[arg-type]
-    return keys_of(model.rope, base, model.integer("rope.dimension_count"))
+    found = keys_of(model.rope, base, model.integer("rope.dimension_count"))
+    return replace(found, keys=with_own_keys(found.keys, model.rope, graph))
+
+
+def with_own_keys(keys: Mapping[str, KV], rope: Rope, graph: Graph) -> dict[str, KV]:
+    """The usual keys, and over them what this graph's loader wants to be told otherwise."""
+    out = dict(keys)
+    for key, value in graph.rope_keys(rope).items() if graph.rope_keys is not None else ():
+        out.pop(key, None)
+        if value is not None:
+            out[key] = KV("float32", value)
+    return out
 
 
 def keys_of(rope: Rope, base: float, dims: int) -> RopeKeys:
