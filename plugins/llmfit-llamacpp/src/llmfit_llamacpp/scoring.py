@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 FLOOR = -103.27893
 """Logarithm of the smallest positive float32. llama.cpp gives its lowest float where the probability is less."""
 
-_IN_FLIGHT = 3
 _ID = re.compile(rb'"id":(\d+)')
 _LOG = re.compile(rb'"logprob":(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)')
 
@@ -79,18 +78,22 @@ def score_rows(path: Path, ids: Sequence[int], options: LaunchOptions) -> NDArra
         # have a whole one chosen.
         request["logit_bias"] = [[_whole_text(ready.header), 1e6]]
 
-        def row(end: int) -> NDArray[np.float32]:
-            # Each prefix extends the one before, whose cache is kept: one token is computed.
-            answer = client.ask("/completion", {**request, "prompt": [int(i) for i in ids[:end]]})
-            if b'"logprob":null' in answer:
-                raise not_finite(path)
-            return _row(answer, vocabulary)
+        def answer(end: int) -> bytes:
+            # Each prefix extends the one before, whose cache is kept: one token is computed. So they go one by one: a
+            # shorter prefix that overtakes makes the engine go back, which gave wrong numbers with a sliding window.
+            return client.ask("/completion", {**request, "prompt": [int(i) for i in ids[:end]]})
 
-        # Writing and reading megabytes of JSON takes longer than a small model: do that while the next is computed.
-        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        # Reading megabytes of JSON takes longer than a small model: do that while the next prefix is computed.
+        with ThreadPoolExecutor(1) as pool:
             try:
-                for number, values in enumerate(pool.map(row, range(1, len(ids) + 1))):
-                    rows[number] = values
+                waiting = pool.submit(answer, 1)
+                for number in range(len(ids)):
+                    said = waiting.result()
+                    if number + 1 < len(ids):
+                        waiting = pool.submit(answer, number + 2)
+                    if b'"logprob":null' in said:
+                        raise not_finite(path)
+                    rows[number] = _row(said, vocabulary)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
