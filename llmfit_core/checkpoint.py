@@ -38,6 +38,7 @@ class Checkpoint:
         gguf: The opened GGUF, for a `.gguf` source.
         vocab: The tokenizer, where the source carries it itself (GGUF).
         quantized: Element types a decoder found that had lost something already (`q4_1`).
+        waived: Source tensors that a decoder found to be no part of the weights, with the reason.
         events: What was noticed.
     """
 
@@ -52,6 +53,7 @@ class Checkpoint:
     gguf: GgufFile | None = None
     vocab: Vocab | None = None
     quantized: tuple[str, ...] = ()
+    waived: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
 
 

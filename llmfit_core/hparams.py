@@ -52,8 +52,8 @@ COMMON_CONFIG: dict[str, Use] = {
     ),
     **dict.fromkeys(
         (
-            "architectures model_type auto_map rope_scaling quantization_config compression_config use_mtp "
-            "original_max_position_embeddings vision_config audio_config text_config"
+            "architectures model_type auto_map rope_scaling quantization_config compression_config quantization use_mtp "
+            "original_max_position_embeddings vision_config audio_config text_config num_deepstack_layers"
         ).split(),
         _KNOWN_ELSEWHERE,
     ),

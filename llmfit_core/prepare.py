@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.checkpoint import Checkpoint, open_checkpoint
-from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.errors import LlmfitError, UnsupportedError
+from llmfit_core.foreign import is_known, refusal, refuse_undecoded, stated
 from llmfit_core.recognise import recognise, screen
 from llmfit_core.resolve import resolve
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from llmfit_core.plugins import PluginRegistry
     from llmfit_core.tokenizer.vocab import Vocab
 
-UNDECODABLE = ("bitsandbytes", "hqq", "aqlm", "quanto", "vptq", "eetq", "higgs", "spqr")
+_BY_FOREIGN_WEIGHTS = ("unsafe-pickle", "bad-pickle", "not-a-state-dict", "unknown-dtype", "no-weights", "remote-pickle")
+"""What opening weights fails of where their tensors are of a kind of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ def prepare(
     """
     provided = registry.architectures()
     architectures = [p.value for p in provided]
-    checkpoint = open_checkpoint(source, weights=weights, screen=lambda c: _screen(c, str(source), registry, architectures))
+    checkpoint = _open(source, registry, architectures, weights)
     registry.require_decided((*checkpoint.config.architectures, checkpoint.config.model_type))
     plugins: dict[str, str] = {}
     decoders = []
@@ -69,7 +71,8 @@ def prepare(
             plugins[f"decoder {chosen.value.name}"] = f"{chosen.plugin.distribution} {chosen.plugin.version}"
     if checkpoint.gguf is not None and not decoders:
         raise registry.missing("decoder", "gguf", [d.value.name for d in registry.decoders()])
-    _refuse_undecoded(checkpoint, decoders)
+    if not decoders:
+        refuse_undecoded(checkpoint, [d.value.name for d in registry.decoders()])
     architecture, evidence, noticed = recognise(checkpoint, architectures)
     owner = registry.architecture(architecture.name)
     plugins[f"architecture {architecture.name}"] = f"{owner.plugin.distribution} {owner.plugin.version}"
@@ -124,28 +127,22 @@ def _vocab(checkpoint: Checkpoint, registry: PluginRegistry, pre: str | None) ->
     return read_vocab(checkpoint.side, checkpoint.config.values, pre=pre)
 
 
-def _refuse_undecoded(checkpoint: Checkpoint, decoders: list[str]) -> None:
-    """A quantized source that no decoder took is named, not misread."""
-    keys = ("quantization_config", "compression_config")
-    places = (checkpoint.config.values, checkpoint.config.raw)
-    key, section = next(((k, p[k]) for p in places for k in keys if p.get(k)), ("", None))
-    if section is None or decoders:
-        return
-    if not isinstance(section, dict):
-        raise SourceError(
-            "config-key-invalid",
-            f"{key} in config.json is {section!r:.80}, no object",
-            "Correct config.json, as the model's authors published it.",
-        )
-    method = str(section.get("quant_method", "unknown"))
-    if section.get("load_in_4bit") or section.get("load_in_8bit"):
-        method = "bitsandbytes"
-    remedy = "Install a plugin that decodes it, or convert the model's 16-bit original instead."
-    if method in UNDECODABLE:
-        remedy = "Its packing cannot be read here: convert the model's 16-bit original instead."
-    raise UnsupportedError(
-        "undecodable-source", f"{checkpoint.label} is quantized by {method}, which no installed plugin decodes", remedy
-    )
+def _open(source: str | Path, registry: PluginRegistry, architectures: Sequence[Architecture], weights: bool) -> Checkpoint:
+    """Open the source; where its weights cannot even be opened and it states a foreign quantization, that is the cause."""
+    seen: list[Config] = []
+
+    def look(config: Config) -> None:
+        seen.append(config)
+        _screen(config, str(source), registry, architectures)
+
+    try:
+        return open_checkpoint(source, weights=weights, screen=look)
+    except LlmfitError as error:
+        said = stated(seen[-1], {}) if seen and error.code in _BY_FOREIGN_WEIGHTS else None
+        decoders = [d.value.name for d in registry.decoders()]
+        if said is None or said.method in decoders or not is_known(said):
+            raise
+        raise refusal(str(source), said, decoders) from error
 
 
 def model_name(checkpoint: Checkpoint, architecture: Architecture) -> str:

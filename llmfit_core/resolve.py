@@ -90,7 +90,7 @@ def resolve(
             _stray(checkpoint, {n: "" for n in left})
     ledger = Ledger(
         claimed=tuple(c.ref.name for c in claims),
-        waived=waived,
+        waived={**checkpoint.waived, **waived},
         consumed=read.consumed,
         asserted=read.asserted,
         ignored=read.ignored,
