@@ -290,8 +290,7 @@ GEMMA_2 = Architecture(
             values=written_2,
             assumes=assumed_2,
             scales=folded_into(Role.ATTN_Q, SCALAR_2),
-            # Scaled rope reaches the sliding layers of this graph by chance: measured, it differs from run to run.
-            rope=frozenset({"default", "dynamic"}),
+            rope=frozenset({"default", "linear", "yarn", "dynamic"}),
             biases=QKV,
             own_head=False,
         ),

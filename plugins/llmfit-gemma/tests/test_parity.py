@@ -45,6 +45,8 @@ RIGHT: list[Any] = [
     pytest.param("gemma2", layers(F, F), id="gemma2-no-windows", marks=SLOW),
     pytest.param("gemma2", layers(S, S, S), id="gemma2-windows-only"),
     pytest.param("gemma2", {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0}, id="gemma2-caps"),
+    pytest.param("gemma2", rope("linear", 5e5, factor=2.5), id="gemma2-linear"),
+    pytest.param("gemma2", rope("yarn", **YARN), id="gemma2-yarn", marks=SLOW),
     pytest.param("gemma2", {"num_hidden_layers": 46, "hidden_size": 96, "query_pre_attn_scalar": 24}, id="gemma2-27b", marks=SLOW),
     pytest.param("gemma2", {"num_hidden_layers": 46, "hidden_size": 96}, id="gemma2-27b-scalar", marks=SLOW),
     pytest.param("gemma3", {"query_pre_attn_scalar": 7}, id="gemma3-scalar"),
@@ -70,8 +72,6 @@ REFUSED: list[Any] = [
     pytest.param("gemma2", {"tie_word_embeddings": False}, "its head differs", id="gemma2-own-head"),
     pytest.param("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping is null", id="gemma2-no-attention-cap"),
     pytest.param("gemma2", {"final_logit_softcapping": None}, "final_logit_softcapping is null", id="gemma2-no-cap"),
-    pytest.param("gemma2", rope("linear", 5e5, factor=2.5), "the rope type is linear", id="gemma2-linear"),
-    pytest.param("gemma2", rope("yarn", **YARN), "the rope type is yarn", id="gemma2-yarn"),
     pytest.param("gemma3", {"attention_bias": True}, "bias on attn_output", id="gemma3-bias"),
     pytest.param("gemma3", {**ropes({}, {"rope_type": "linear", "factor": 2.0})}, "plain rope", id="gemma3-sliding-linear"),
     pytest.param(
