@@ -7,7 +7,7 @@ the facts: transformers' `utils/quantization_config.py` and `quantizers/`, and e
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.config import MAX_CONFIG_BYTES
@@ -151,6 +151,16 @@ def _method(section: Mapping[str, object]) -> str:
     return method
 
 
+def unquantized(config: Config) -> Config:
+    """A config that speaks of no quantization, in its parts neither: what is true of decoded weights."""
+    values = {k: v for k, v in config.values.items() if k not in _KEYS}
+    return replace(config, raw=_without(config.raw), values=values)
+
+
+def _without(raw: Mapping[str, object]) -> dict[str, object]:
+    return {k: _without(v) if isinstance(v, Mapping) and k.endswith("config") else v for k, v in raw.items() if k not in _KEYS}
+
+
 def by_names(checkpoint: Checkpoint) -> Quantization | None:
     """What tensor names and element types alone tell of a quantization; `None` where they look plain."""
     parts = [name.split(".") for name in checkpoint.tensors]
@@ -201,6 +211,9 @@ def refusal(label: str, said: Stated, decoders: Collection[str]) -> UnsupportedE
         inner = str(said.section.get("packing_format") or "").removeprefix("auto_round:")
         home = "awq" if "awq" in inner else "gptq" if "gptq" in inner or not inner else ""
         kind = Quantization(method=kind.method, what=inner, decoder=home)
+    variant = said.section.get("quant_algo") or said.section.get("format")
+    if isinstance(variant, str):
+        kind = replace(kind, what=", ".join(filter(None, (kind.what, variant[:40]))))
     return _refusal(label, kind, decoders, f"as {said.place} says")
 
 

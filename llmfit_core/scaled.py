@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -161,23 +161,46 @@ def is_blocks(weight: Shape, scale: Shape) -> bool:
     return view is not None and any(1 < s < n for n, s in zip((high, wide), view[-2:], strict=True))
 
 
-def possible_blocks(pairs: Iterable[tuple[Shape, Shape]]) -> tuple[tuple[int, int | None], tuple[int, int | None]]:
-    """The least and the largest rows, and columns, of a block that explain all these weights' and scales' shapes.
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The sizes of a block along one axis that explain the shapes of weights and scales.
 
-    Where the least is more than the largest, nothing explains them; `None` is no limit.
+    Attributes:
+        low: The least.
+        high: The largest; `None` where no axis is cut, so that one block covers each.
+        least: Index of the pair that sets the least.
+        most: Index of the pair that sets the largest.
     """
-    low, high = [1, 1], [math.inf, math.inf]
-    for weight, scale in pairs:
+
+    low: int = 1
+    high: int | None = None
+    least: int = 0
+    most: int = 0
+
+
+def possible_blocks(pairs: Iterable[tuple[Shape, Shape]]) -> tuple[Limits, Limits]:
+    """What the axes that are cut into blocks leave open for rows and columns; nothing where the least exceeds the largest.
+
+    An axis `n` with `1 < s < n` scales is cut; one with a single scale fits many blocks and is to be checked afterwards.
+    """
+    out = [Limits(), Limits()]
+    longest = [1, 1]
+    for index, (weight, scale) in enumerate(pairs):
         *lead, tall, wide = weight if len(weight) > 1 else (1, *weight)
         view = _with_axes(tuple(lead), tall, scale) or (1, 1)
         for axis, (n, s) in enumerate(zip((tall, wide), view[-2:], strict=True)):
-            if s == n > 1:
+            if not 1 < s < n:
+                longest[axis] = max(longest[axis], n if s == 1 else 1)
                 continue
-            low[axis] = max(low[axis], -(-n // s))
-            if s > 1:
-                high[axis] = min(high[axis], -(-n // (s - 1)) - 1)
-    limits = [None if h == math.inf else int(h) for h in high]
-    return (low[0], limits[0]), (low[1], limits[1])
+            at = out[axis]
+            low, high = -(-n // s), -(-n // (s - 1)) - 1
+            if low > at.low:
+                at = replace(at, low=low, least=index)
+            if at.high is None or high < at.high:
+                at = replace(at, high=high, most=index)
+            out[axis] = at
+    rows, columns = (replace(at, low=n) if at.high is None else at for at, n in zip(out, longest, strict=True))
+    return rows, columns
 
 
 def only_block(low: int, high: int | None) -> int | None:
