@@ -18,18 +18,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmfit_core.testing.architecture_tests import ArchitectureTests
+    from llmfit_core.testing.decoder_tests import DecoderTests
+    from llmfit_core.testing.exporter_tests import ExporterTests
     from llmfit_core.testing.outcome import CheckFailed, NotRun
+    from llmfit_core.testing.packager_tests import PackagerTests
+    from llmfit_core.testing.runtime_tests import RuntimeTests
+    from llmfit_core.testing.tokenizer_tests import TokenizerTests
 
 __all__ = [
     "ArchitectureTests",
     "CheckFailed",
+    "DecoderTests",
+    "ExporterTests",
     "NotRun",
+    "PackagerTests",
+    "RuntimeTests",
+    "TokenizerTests",
 ]
 
 _LATE = {
     "ArchitectureTests": "architecture_tests",
     "CheckFailed": "outcome",
+    "DecoderTests": "decoder_tests",
+    "ExporterTests": "exporter_tests",
     "NotRun": "outcome",
+    "PackagerTests": "packager_tests",
+    "RuntimeTests": "runtime_tests",
+    "TokenizerTests": "tokenizer_tests",
 }
 
 

@@ -34,7 +34,7 @@ def judge() -> Iterator[Any]:
             import transformers
         except ImportError:
             raise NotRun(MISSING) from None
-        logging = transformers.utils.logging
+        logging: Any = transformers.utils.logging
         verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
         dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
         logging.set_verbosity_error()
