@@ -21,7 +21,7 @@ class Draft:
         escaped: Whether a space is written U+2581.
     """
 
-    model: Literal["gpt2", "llama", "t5"]
+    model: Literal["gpt2", "llama", "t5", "bert"]
     pieces: Pieces
     pre: str = "default"
     merges: tuple[str, ...] = ()
@@ -32,3 +32,5 @@ class Draft:
     defaults: Mapping[str, int] = field(default_factory=dict)
     post_processor: object = None
     escaped: bool = False
+    lowercase: bool = False
+    strip_accents: bool = False

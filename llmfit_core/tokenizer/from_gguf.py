@@ -14,13 +14,15 @@ from llmfit_core.tokenizer.specials import END_TEXTS
 from llmfit_core.tokenizer.to_gguf import NORMALIZER_KEY, SPECIAL_KEYS
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
 
-_MODELS = ("gpt2", "llama", "t5")
+_MODELS = ("gpt2", "llama", "t5", "bert")
+_SCORED = ("llama", "t5")
 _DEFAULT_ADD: dict[str, tuple[bool, bool, bool]] = {
     "gpt2": (False, False, False),
     "llama": (True, False, True),
     "t5": (False, True, False),
+    "bert": (True, True, False),
 }
-"""What llama.cpp assumes without keys: `add_bos`, `add_eos`, `add_space_prefix`."""
+"""What llama.cpp assumes without keys: `add_bos`, `add_eos`, `add_space_prefix`. A WordPiece text always gets both."""
 _BOS_BY_PRE = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken", "chameleon"})  # fmt: skip
 
 
@@ -48,8 +50,8 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
     tokens = _texts(kv, "tokenizer.ggml.tokens")
     types = _numbers(kv, "tokenizer.ggml.token_type", len(tokens)) or (int(TokenType.NORMAL),) * len(tokens)
     types = tuple(int(t) if 1 <= t <= 6 else int(TokenType.NORMAL) for t in types)
-    scores = tuple(float(s) for s in _numbers(kv, "tokenizer.ggml.scores", len(tokens))) if model != "gpt2" else ()
-    if model != "gpt2" and not scores:
+    scores = tuple(float(s) for s in _numbers(kv, "tokenizer.ggml.scores", len(tokens))) if model in _SCORED else ()
+    if model in _SCORED and not scores:
         scores = (0.0,) * len(tokens)
     specials = _specials(kv, len(tokens))
     pre = kv.get("tokenizer.ggml.pre")
@@ -59,11 +61,13 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
     normalizer = kv.get(NORMALIZER_KEY)
     if not isinstance(normalizer, str):
         normalizer = "NFC" if pre in known.NORMALIZED_NFC else ""
+    lowercase = _flag(kv, "normalizer.lowercase", True) and model == "bert"
+    separated = kv.get("tokenizer.ggml.add_sep_token")
     templates, default = _templates(kv)
     ends = [specials[r] for r in ("eos", "eot", "eom") if r in specials]
     ends += _ends_by_text(tokens, types)
     return Vocab(
-        model=cast("Literal['gpt2', 'llama', 't5']", model),
+        model=cast("Literal['gpt2', 'llama', 't5', 'bert']", model),
         pre=pre,
         tokens=tokens,
         types=types,
@@ -73,10 +77,13 @@ def vocab_from_gguf(kv: Mapping[str, object]) -> Vocab:
         stops=tuple(dict.fromkeys(ends)),
         add_bos=_flag(kv, "add_bos_token", bos) and "bos" in specials,
         add_eos=_flag(kv, "add_eos_token", eos) and "eos" in specials,
-        add_space_prefix=_flag(kv, "add_space_prefix", space) and model != "gpt2",
+        add_space_prefix=_flag(kv, "add_space_prefix", space) and model in _SCORED,
         remove_extra_whitespaces=_flag(kv, "remove_extra_whitespaces", False),
         charsmap=bytes(int(b) & 255 for b in _numbers(kv, "tokenizer.ggml.precompiled_charsmap", None)),
         normalizer=normalizer,
+        lowercase=lowercase,
+        strip_accents=_flag(kv, "normalizer.strip_accents", lowercase) and model == "bert",
+        add_sep=separated if isinstance(separated, bool) else None,
         chat_template=default,
         chat_templates=templates,
         events=(*_events(model == "gpt2", pre), *_spacing(model, _flag(kv, "add_space_prefix", space), types)),

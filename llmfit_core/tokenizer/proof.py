@@ -78,6 +78,12 @@ def explained_difference(vocab: Vocab, text: str) -> str:
     special = (TokenType.CONTROL, TokenType.USER_DEFINED)
     has_special = any(k in special and t in text for t, k in zip(vocab.tokens, vocab.types, strict=True))
     white = text.strip() != text or "  " in text or any(c in text for c in "\n\t\r")
+    if vocab.model == "bert":
+        from llmfit_core.tokenizer.wordpiece import wordpiece_difference
+
+        reason = wordpiece_difference(vocab, text)
+        if reason:
+            return reason
     for event in vocab.events:
         if event.code in ("space-after-special", "leading-space") and event.subject == "tokenizer_config.json":
             continue  # transformers' own way with a tokenizer.model, which the judge, sentencepiece, has not
@@ -119,7 +125,7 @@ def reference_ids(side: Mapping[str, Path], texts: Sequence[str], *, add_special
         SourceError: The library does not load the file.
         UnsupportedError: Neither file is there, or `add_special` without a `tokenizer.json`; `missing-library`.
     """
-    if "tokenizer.json" in side:
+    if "tokenizer.json" in side or ("vocab.txt" in side and "tokenizer.model" not in side and "vocab.json" not in side):
         return _by_tokenizers(side, texts, add_special)
     if "tokenizer.model" in side and not add_special:
         return _by_sentencepiece(side, texts)
@@ -131,10 +137,11 @@ def reference_ids(side: Mapping[str, Path], texts: Sequence[str], *, add_special
 def _by_tokenizers(side: Mapping[str, Path], texts: Sequence[str], add_special: bool) -> list[list[int]]:
     from llmfit_core.tokenizer.sources import read_object
     from llmfit_core.tokenizer.specials import named_tokens
+    from llmfit_core.tokenizer.wordpiece import DEFAULT_NAMES
 
     tokenizers = _library("tokenizers")
     try:
-        judge = tokenizers.Tokenizer.from_str(side["tokenizer.json"].read_text(encoding="utf-8"))
+        judge = tokenizers.Tokenizer.from_str(_json_text(side))
     except Exception as error:
         raise SourceError(
             "bad-tokenizer", f"tokenizer.json: tokenizers does not load it: {error}", "Get the file anew."
@@ -144,8 +151,26 @@ def _by_tokenizers(side: Mapping[str, Path], texts: Sequence[str], add_special: 
     if getattr(judge.model, "dropout", None):
         judge.model.dropout = None  # of training: it cuts the same text differently each time
     names = named_tokens(read_object(side, "tokenizer_config.json"), read_object(side, "special_tokens_map.json"))
+    if type(judge.model).__name__ == "WordPiece":
+        names = DEFAULT_NAMES | names
     judge.add_special_tokens([n for n in names.values() if judge.token_to_id(n) is not None])
     return [list(e.ids) for e in judge.encode_batch(list(texts), add_special_tokens=add_special)]
+
+
+def _json_text(side: Mapping[str, Path]) -> str:
+    """The tokenizer as `tokenizers` reads it: the file, or what transformers makes of it for BERT's own class."""
+    import json
+
+    from llmfit_core.tokenizer.sources import object_at, read_object
+    from llmfit_core.tokenizer.wordpiece import wordpiece_object
+
+    if "tokenizer.json" in side:
+        text = side["tokenizer.json"].read_text(encoding="utf-8")
+        model = object_at(read_object(side, "tokenizer.json"), "model", "tokenizer.json") if "WordPiece" in text else {}
+        if model.get("type", "WordPiece" if "merges" not in model else "BPE") != "WordPiece" or not model:
+            return text
+    data = wordpiece_object(side)[0]
+    return json.dumps({"version": "1.0", "added_tokens": [], "decoder": None} | data)
 
 
 def _by_sentencepiece(side: Mapping[str, Path], texts: Sequence[str]) -> list[list[int]]:

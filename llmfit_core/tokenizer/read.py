@@ -19,6 +19,7 @@ from llmfit_core.tokenizer.specials import gather, named_tokens, template_of
 from llmfit_core.tokenizer.templates import read_templates
 from llmfit_core.tokenizer.unigram import read_sentencepiece, read_unigram
 from llmfit_core.tokenizer.vocab import TokenType, Vocab
+from llmfit_core.tokenizer.wordpiece import DEFAULT_NAMES, read_wordpiece, wordpiece_object
 
 if TYPE_CHECKING:
     from llmfit_core.tokenizer.draft import Draft
@@ -41,7 +42,7 @@ def read_vocab(side: Mapping[str, Path], config: Mapping[str, object], *, pre: s
 
     Args:
         side: Local paths by plain file name: `tokenizer.json`, `tokenizer.model`, `vocab.json`, `merges.txt`,
-            `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`,
+            `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`,
             `generation_config.json`, `chat_template.jinja`, `chat_template.json`,
             `additional_chat_templates/NAME.jinja`. Others are not looked at.
         config: The text part of `config.json`, raw: for `model_type` and `*_token_id`.
@@ -57,6 +58,8 @@ def read_vocab(side: Mapping[str, Path], config: Mapping[str, object], *, pre: s
     draft, templated = _read_draft(side, settings, special_map, names, str(config.get("model_type") or ""), pre)
     pieces = draft.pieces
     ids = pieces.ids()
+    if draft.model == "bert":
+        names = {role: text for role, text in DEFAULT_NAMES.items() if text in ids} | names
     specials = gather(
         tokens=pieces.texts,
         ids=ids,
@@ -75,7 +78,7 @@ def read_vocab(side: Mapping[str, Path], config: Mapping[str, object], *, pre: s
         pre=draft.pre,
         tokens=tuple(pieces.texts),
         types=tuple(int(t) for t in pieces.types),
-        scores=() if draft.model == "gpt2" else tuple(pieces.scores),
+        scores=() if draft.model in ("gpt2", "bert") else tuple(pieces.scores),
         merges=draft.merges,
         specials=specials.ids,
         stops=specials.stops,
@@ -85,6 +88,9 @@ def read_vocab(side: Mapping[str, Path], config: Mapping[str, object], *, pre: s
         remove_extra_whitespaces=draft.remove_extra_whitespaces,
         charsmap=draft.charsmap,
         normalizer=draft.normalizer,
+        lowercase=draft.lowercase,
+        strip_accents=draft.strip_accents,
+        add_sep=specials.add_sep,
         chat_template=template,
         chat_templates=templates,
         events=(*pieces.events, *specials.events, *template_events, *_code_events(settings)),
@@ -130,9 +136,11 @@ def _read_draft(
         _mark_named(draft, names)
         require_distinct(draft.pieces.texts, "tokenizer.model")
         return draft, False
+    if "vocab.txt" in side and not ("vocab.json" in side and "merges.txt" in side):
+        return _word_pieces(side, further, names, model_type, pre), True
     if "vocab.json" in side and "merges.txt" in side:
         return _from_vocab_and_merges(side, settings, further, names, model_type, pre), False
-    foreign = [n for n in side if n in ("tekken.json", "tiktoken.model", "vocab.txt") or n.endswith(".tiktoken")]
+    foreign = [n for n in side if n in ("tekken.json", "tiktoken.model") or n.endswith(".tiktoken")]
     if foreign:
         raise UnsupportedError(
             "unsupported-tokenizer",
@@ -141,7 +149,7 @@ def _read_draft(
         )
     raise SourceError(
         "no-tokenizer",
-        "the folder has no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt",
+        "the folder has no tokenizer.json, no tokenizer.model, no vocab.txt, and no vocab.json with merges.txt",
         "Add the tokenizer's files from the model's source.",
     )
 
@@ -172,10 +180,12 @@ def _from_json(
         draft = read_spm_like(data, added, pre=pre)
     elif kind == "Unigram":
         draft = read_unigram(data, added, pre=pre)
+    elif kind == "WordPiece":
+        return _word_pieces(side, further, names, model_type, pre)
     else:
         raise UnsupportedError(
             "unsupported-tokenizer",
-            f"tokenizer.json: a {kind} model; BPE and Unigram are supported",
+            f"tokenizer.json: a {kind} model; BPE, Unigram and WordPiece are supported",
             "Use a model with another tokenizer.",
         )
     have = {token.content for token in added}
@@ -190,6 +200,27 @@ def _from_json(
     require_distinct(draft.pieces.texts, "tokenizer.json")
     if draft.model != "gpt2" and "tokenizer.model" in side:
         _compare(draft, side["tokenizer.model"])
+    return draft
+
+
+def _word_pieces(
+    side: Mapping[str, Path], further: list[Added], names: Mapping[str, str], model_type: str, pre: str | None
+) -> Draft:
+    """WordPiece from `tokenizer.json`, or from a `vocab.txt` alone."""
+    where = "tokenizer.json" if "tokenizer.json" in side else "vocab.txt"
+    if pre not in (None, "default"):
+        raise UnsupportedError(
+            "unknown-pretokenizer", f"--pre {pre}: a WordPiece tokenizer has no pre-tokenizer to choose", "Leave out --pre."
+        )
+    data, events = wordpiece_object(side, model_type)
+    names = DEFAULT_NAMES | dict(names)
+    listed = data.get("added_tokens") or []
+    if not isinstance(listed, list):
+        raise SourceError("bad-tokenizer", "tokenizer.json: `added_tokens` is no list", "Get the file anew.")
+    added = [parse_added(item, where) for item in listed]
+    have = {token.content for token in added}
+    draft = read_wordpiece(data, [*added, *(t for t in further if t.content not in have)], names, where)
+    draft.pieces.events += events
     return draft
 
 

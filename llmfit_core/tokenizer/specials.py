@@ -43,10 +43,11 @@ EOS_BY_CLASS = frozenset({"T5Tokenizer", "MT5Tokenizer", "UMT5Tokenizer"})
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What a post-processor puts around a text: ids in front and behind."""
+    """What a post-processor puts around a text: ids in front and behind; and between two texts."""
 
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class Specials:
     stops: tuple[int, ...]
     add_bos: bool
     add_eos: bool
+    add_sep: bool | None
     events: tuple[Event, ...]
 
 
@@ -87,7 +89,8 @@ def template_of(post_processor: object, ids: Mapping[str, int]) -> Template | No
         if part["type"] == "TemplateProcessing":
             found = _from_template(part, ids)
         elif part["type"] in ("RobertaProcessing", "BertProcessing"):
-            found = Template(prefix=_pair_id(part.get("cls"), ids), suffix=_pair_id(part.get("sep"), ids))
+            cls, sep = _pair_id(part.get("cls"), ids), _pair_id(part.get("sep"), ids)
+            found = Template(prefix=cls, suffix=sep, between=sep if part["type"] == "BertProcessing" else (*sep, *sep))
     return found
 
 
@@ -104,25 +107,33 @@ def _pair_id(pair: object, ids: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _from_template(part: Mapping[str, object], ids: Mapping[str, int]) -> Template:
-    single = part.get("single")
+    single, pair = _stretches(part, "single", ids), _stretches(part, "pair", ids)
+    return Template(
+        prefix=single[0], suffix=single[1] if len(single) > 1 else (), between=pair[1] if len(pair) > 2 else ()
+    )
+
+
+def _stretches(part: Mapping[str, object], name: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """The ids before, between and behind the texts of a template."""
+    items = part.get(name)
     tokens = part.get("special_tokens")
     tokens = tokens if isinstance(tokens, Mapping) else {}
-    prefix: list[int] = []
-    suffix: list[int] = []
-    into = prefix
-    for item in single if isinstance(single, list) else []:
+    out: list[tuple[int, ...]] = []
+    into: list[int] = []
+    for item in items if isinstance(items, list) else []:
         if not isinstance(item, Mapping):
             continue
         if "Sequence" in item:
-            into = suffix
+            out.append(tuple(into))
+            into = []
         special = item.get("SpecialToken")
-        name = special.get("id") if isinstance(special, Mapping) else None
-        if isinstance(name, str):
-            entry = tokens.get(name)
+        token = special.get("id") if isinstance(special, Mapping) else None
+        if isinstance(token, str):
+            entry = tokens.get(token)
             listed = entry.get("ids") if isinstance(entry, Mapping) else None
             given = [i for i in map(integer, listed if isinstance(listed, list) else []) if i is not None]
-            into.extend(given or ([ids[name]] if name in ids else []))
-    return Template(prefix=tuple(prefix), suffix=tuple(suffix))
+            into.extend(given or ([ids[token]] if token in ids else []))
+    return [*out, tuple(into)]
 
 
 def gather(
@@ -206,8 +217,17 @@ def gather(
         stops=stops,
         add_bos=add_bos and "bos" in found.ids,
         add_eos=add_eos and "eos" in found.ids,
+        add_sep=_separated(found.ids, add_eos, template),
         events=tuple(found.events),
     )
+
+
+def _separated(ids: Mapping[str, int], add_eos: bool, template: Template | None) -> bool | None:
+    """Whether `sep` stands between two texts, besides an `eos` that each has behind it."""
+    if template is None or "sep" not in ids:
+        return None
+    end = (ids["eos"],) if add_eos and "eos" in ids else ()
+    return {end: False, (*end, ids["sep"]): True}.get(template.between) if template.between else None
 
 
 def _valid(value: object, role: str, where: str, size: int, found: _Found) -> list[int]:

@@ -60,6 +60,12 @@ def gguf_keys(vocab: Vocab) -> dict[str, KV]:
     keys["tokenizer.ggml.add_bos_token"] = KV(type="bool", value=vocab.add_bos)
     keys["tokenizer.ggml.add_eos_token"] = KV(type="bool", value=vocab.add_eos)
     keys["tokenizer.ggml.add_space_prefix"] = KV(type="bool", value=vocab.add_space_prefix)
+    if vocab.add_sep is not None:
+        keys["tokenizer.ggml.add_sep_token"] = KV(type="bool", value=vocab.add_sep)
+    if vocab.model == "bert":
+        keys["tokenizer.ggml.normalizer.lowercase"] = KV(type="bool", value=vocab.lowercase)
+        if vocab.strip_accents != vocab.lowercase:  # which is what llama.cpp takes without the key
+            keys["tokenizer.ggml.normalizer.strip_accents"] = KV(type="bool", value=vocab.strip_accents)
     if vocab.model == "t5":
         keys["tokenizer.ggml.remove_extra_whitespaces"] = KV(type="bool", value=vocab.remove_extra_whitespaces)
         if vocab.charsmap:

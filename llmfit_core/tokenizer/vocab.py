@@ -43,6 +43,9 @@ class Vocab:
         remove_extra_whitespaces: SentencePiece's normalizer flag (`t5`).
         charsmap: SentencePiece's precompiled normalization map; empty where there is none.
         normalizer: The Unicode normal form (`NFC`) that the tokenizer asks for and llama.cpp leaves out, or empty.
+        lowercase: Whether text is brought to lower case first (`bert`).
+        strip_accents: Whether accents come off (`bert`).
+        add_sep: Whether a `sep` stands between two texts besides the `eos` of the first; `None` where nothing says so.
         chat_template: The default template, or `None`.
         chat_templates: Further templates by name, without the default.
         events: What fell back or is worth a warning.
@@ -62,6 +65,9 @@ class Vocab:
     remove_extra_whitespaces: bool = False
     charsmap: bytes = b""
     normalizer: str = ""
+    lowercase: bool = False
+    strip_accents: bool = False
+    add_sep: bool | None = None
     chat_template: str | None = None
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Event, ...] = ()

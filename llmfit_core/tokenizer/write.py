@@ -32,7 +32,7 @@ def vocab_files(vocab: Vocab) -> dict[str, bytes]:
     Raises:
         UnsupportedError: A byte-level model whose pre-tokenizer has no known structure.
     """
-    maker = {"gpt2": _byte_level, "llama": _spm_like, "t5": _unigram}.get(vocab.model)
+    maker = {"gpt2": _byte_level, "llama": _spm_like, "t5": _unigram, "bert": _word_pieces}.get(vocab.model)
     if maker is None:
         raise UnsupportedError(
             "unsupported-tokenizer",
@@ -113,13 +113,18 @@ def _template(vocab: Vocab, otherwise: Json | None) -> Json | None:
         sequence: Json = {"Sequence": {"id": name, "type_id": kind}}
         return [*(special(t, kind) for t in front), sequence, *(special(t, kind) for t in behind)]
 
+    second = around("B", 1)
+    between: list[int] = []
+    if vocab.add_sep is not None:  # one `bos` for both, as BERT has it
+        second = second[len(front) :]
+        between = [vocab.specials["sep"]] if vocab.add_sep and "sep" in vocab.specials else []
     tokens = {
-        vocab.tokens[t]: {"id": vocab.tokens[t], "ids": [t], "tokens": [vocab.tokens[t]]} for t in (*front, *behind)
+        vocab.tokens[t]: {"id": vocab.tokens[t], "ids": [t], "tokens": [vocab.tokens[t]]} for t in (*front, *behind, *between)
     }
     return {
         "type": "TemplateProcessing",
         "single": around("A", 0),
-        "pair": [*around("A", 0), *around("B", 1)],
+        "pair": [*around("A", 0), *(special(t, 0) for t in between), *second],
         "special_tokens": tokens,
     }
 
@@ -221,6 +226,32 @@ def _decoder(vocab: Vocab, *, byte_fallback: bool) -> Json:
     if vocab.add_space_prefix:
         steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return {"type": "Sequence", "decoders": steps}
+
+
+def _word_pieces(vocab: Vocab) -> Json:
+    from llmfit_core.tokenizer.wordpiece import word_text
+
+    texts = [word_text(t, k) for t, k in zip(vocab.tokens, vocab.types, strict=True)]
+    unk = vocab.specials.get("unk")
+    return {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": vocab.strip_accents,
+            "lowercase": vocab.lowercase,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": _template(vocab, None),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": texts[unk] if unk is not None else None,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {text: token for token, text in enumerate(texts)},
+        },
+    }
 
 
 def _unigram(vocab: Vocab) -> Json:

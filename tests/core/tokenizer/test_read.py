@@ -344,11 +344,6 @@ def test_no_tokenizer_at_all() -> None:
         read_vocab({}, {})
 
 
-def test_wordpiece_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="WordPiece"):
-        read_vocab(side(TOK / "wpm"), {})
-
-
 def test_strict_fails_on_an_unproven_override(gpt2: dict[str, Any], tmp_path: Path) -> None:
     vocab = read_vocab(folder(tmp_path, gpt2, tokenizer_config={"eos_token": "<|endoftext|>"}), {}, pre="qwen2")
     with pytest.raises(StrictError):
