@@ -1,0 +1,419 @@
+"""What decoders of quantized checkpoints share: the config that says how, the tensors of a module, the plain checkpoint.
+
+A decoder finds its modules by a tensor that only a quantized one has (`qweight`, `weight_packed`), takes their parts with
+`Parts`, and hands the weights that it understood to `plain`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from llmfit_core.config import MAX_CONFIG_BYTES
+from llmfit_core.errors import LlmfitError, SourceError, UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.hparams import read_config
+from llmfit_core.naming import Patterns, unwrap
+from llmfit_core.readers.folder import read_json_object
+from llmfit_core.recognise import recognise
+from llmfit_core.tensors import TensorRef
+from llmfit_core.transform import Transpose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llmfit_core.architecture import Architecture, Slot
+    from llmfit_core.checkpoint import Checkpoint
+    from llmfit_core.tensors import Tensor
+
+KEYS = ("quantization_config", "compression_config")
+SCALE_DTYPES = frozenset({"f16", "bf16", "f32"})
+_PATTERN_LENGTH = 4000
+_REPEATS = 5
+_DAMAGED = "The checkpoint is damaged, or its quantization config is another model's: fetch both again."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """An object that says how a checkpoint is quantized.
+
+    Attributes:
+        values: Its keys; empty where there is none.
+        where: How messages call it: `quantization_config in config.json`.
+    """
+
+    values: Mapping[str, object]
+    where: str
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number.
+
+        Raises:
+            SourceError: `config-key-invalid`, also where it is missing and has no default.
+        """
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int):
+            said = "is missing" if value is None else f"is {value!r:.60}, no whole number"
+            raise self.invalid(key, said)
+        return value
+
+    def text(self, key: str, default: str = "") -> str:
+        """A text in lower case; a missing one, or null, is the default."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.invalid(key, f"is {value!r:.60}, no text")
+        return value.lower()
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.invalid(key, f"is {value!r:.60}, neither true nor false")
+        return value
+
+    def mapping(self, key: str) -> Mapping[str, object]:
+        """An object; empty where there is none."""
+        value = self.values.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self.invalid(key, f"is {value!r:.60}, no object")
+        return value
+
+    def pattern(self, key: str, text: str) -> re.Pattern[str]:
+        """A regular expression for modules' names that no name can keep busy for long.
+
+        Raises:
+            SourceError: `config-key-invalid` for what is no regular expression, or one that repeats repetitions.
+        """
+        if len(text) > _PATTERN_LENGTH or not _is_quick(text):
+            raise self.invalid(key, f"has the pattern {text!r:.60}, which may take for ever")
+        try:
+            return re.compile(text)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise self.invalid(key, f"has the pattern {text!r:.60}, which is no regular expression: {error}") from None
+
+    def invalid(self, key: str, said: str) -> SourceError:
+        """The error about a key."""
+        return SourceError(
+            "config-key-invalid", f"{key} of {self.where} {said}", "Correct it, as the model's authors published it."
+        )
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether a pattern has no repetition inside a repeated group, no reference back and few repetitions at all."""
+    depth: list[int] = [0]  # repetitions so far in each open group
+    total, at = 0, 0
+    while at < len(pattern):
+        letter = pattern[at]
+        if letter == "\\":
+            if pattern[at + 1 : at + 2].isdigit() and pattern[at + 1 : at + 2] != "0":
+                return False
+            at += 1
+        elif letter == "[":
+            end = pattern.find("]", at + (3 if pattern[at + 1 : at + 2] == "^" else 2))
+            at = len(pattern) if end < 0 else end
+        elif letter == "(":
+            depth.append(0)
+        elif letter == ")" and len(depth) > 1:
+            inner = depth.pop()
+            repeated = pattern[at + 1 : at + 2] in ("*", "+", "{")
+            if repeated and inner:
+                return False
+            depth[-1] += inner
+        elif letter in "*+{":
+            depth[-1] += 1
+            total += 1
+            if pattern[at + 1 : at + 2] == "+":  # possessive
+                at += 1
+        at += 1
+    return total <= _REPEATS
+
+
+def section_of(checkpoint: Checkpoint) -> Section:
+    """What config.json says about quantization; of a text part the part's own word.
+
+    Raises:
+        SourceError: `config-key-invalid` where it is no object.
+    """
+    for key in KEYS:
+        for place in (checkpoint.config.values, checkpoint.config.raw):
+            value = place.get(key)
+            if value:
+                where = f"{key} in config.json"
+                if not isinstance(value, Mapping):
+                    raise SourceError(
+                        "config-key-invalid",
+                        f"{where} is {value!r:.80}, no object",
+                        "Correct config.json, as the model's authors published it.",
+                    )
+                return Section(values=value, where=where)
+    return Section(values={}, where="config.json")
+
+
+def method_of(checkpoint: Checkpoint) -> str:
+    """The `quant_method` in config.json, in lower case; empty where it is silent or not understood."""
+    for key in KEYS:
+        for place in (checkpoint.config.values, checkpoint.config.raw):
+            value = place.get(key)
+            if isinstance(value, Mapping):
+                said = value.get("quant_method")
+                return said.lower() if isinstance(said, str) else ""
+    return ""
+
+
+def side_section(checkpoint: Checkpoint, name: str) -> Section:
+    """The object in a side file such as `quantize_config.json`; empty where there is no such file."""
+    path = checkpoint.side.get(name)
+    return Section(values=read_json_object(path, MAX_CONFIG_BYTES) if path is not None else {}, where=name)
+
+
+def merged(first: Section, second: Section, keys: Mapping[str, Sequence[str]]) -> Section:
+    """Two objects about one checkpoint as one, with keys under one spelling.
+
+    Args:
+        first: What wins where the second is silent.
+        second: And the other way round.
+        keys: The spelling to use, and the others of the same fact.
+
+    Raises:
+        SourceError: `contradicting-config` naming both keys.
+    """
+    out: dict[str, object] = {}
+    origin: dict[str, str] = {}
+    spelled = {other: key for key, others in keys.items() for other in (key, *others)}
+    for section in (first, second):
+        for key, value in section.values.items():
+            name = spelled.get(key, key)
+            if value is None:
+                continue
+            if name in spelled.values() and name in out and _word(out[name]) != _word(value):
+                raise SourceError(
+                    "contradicting-config",
+                    f"{origin[name]} is {out[name]!r:.80}, {key} of {section.where} is {value!r:.80}",
+                    "Remove the wrong one.",
+                )
+            out.setdefault(name, value)
+            origin.setdefault(name, f"{key} of {section.where}")
+    return Section(values=out, where=first.where if first.values else second.where)
+
+
+def _word(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+@dataclass
+class Parts:
+    """The tensors of a checkpoint, taken by module and part.
+
+    Attributes:
+        tensors: Of the checkpoint.
+        taken: Names that were asked for and found.
+    """
+
+    tensors: Mapping[str, TensorRef]
+    taken: dict[str, None] = field(default_factory=dict)
+
+    def modules(self, part: str) -> list[str]:
+        """Modules that have this part, in the checkpoint's order."""
+        return [n.removesuffix(f".{part}") for n in self.tensors if n.endswith(f".{part}")]
+
+    def find(self, module: str, part: str) -> Tensor | None:
+        """A part, where there is one."""
+        ref = self.tensors.get(f"{module}.{part}")
+        if ref is None:
+            return None
+        self.taken[f"{module}.{part}"] = None
+        return ref.tensor
+
+    def need(self, module: str, part: str, because: str) -> Tensor:
+        """A part that has to be there.
+
+        Raises:
+            SourceError: `missing-tensor`.
+        """
+        tensor = self.find(module, part)
+        if tensor is None:
+            raise SourceError(
+                "missing-tensor",
+                f"{module}.{because} is there and {module}.{part} is not",
+                "Fetch the missing shard, or the checkpoint again.",
+            )
+        return tensor
+
+    def refuse_orphans(self, parts: Iterable[str]) -> None:
+        """No such part may be left without its module's weight.
+
+        Raises:
+            SourceError: `orphan-tensor`.
+        """
+        ends = tuple(f".{p}" for p in parts)
+        for name in self.tensors:
+            if name.endswith(ends) and name not in self.taken:
+                raise SourceError(
+                    "orphan-tensor",
+                    f"{name} belongs to a quantized weight that is not there",
+                    "Fetch the missing shard, or the checkpoint again.",
+                )
+
+
+def require_shape(name: str, tensor: Tensor, wanted: tuple[int, ...], dtypes: Iterable[str], because: str) -> None:
+    """A part's shape and type as the rest of its module and the config have it.
+
+    Args:
+        name: The tensor's.
+        tensor: It.
+        wanted: Its shape.
+        dtypes: The types that it may have.
+        because: What the shape follows from, with the numbers.
+
+    Raises:
+        SourceError: `shape-mismatch`, `tensor-dtype`.
+    """
+    if tensor.shape != wanted:
+        raise SourceError(
+            "shape-mismatch", f"{name} has the shape {list(tensor.shape)} where {because} makes it {list(wanted)}", _DAMAGED
+        )
+    require_dtype(name, tensor, dtypes)
+
+
+def require_dtype(name: str, tensor: Tensor, dtypes: Iterable[str]) -> None:
+    """A part's type.
+
+    Raises:
+        SourceError: `tensor-dtype`.
+    """
+    known = sorted(dtypes)
+    if tensor.dtype not in known:
+        raise SourceError("tensor-dtype", f"{name} holds {tensor.dtype} where {' or '.join(known)} belongs", _DAMAGED)
+
+
+def plain(
+    checkpoint: Checkpoint,
+    weights: Mapping[str, Tensor],
+    parts: Parts,
+    *,
+    kinds: Sequence[str],
+    how: str,
+    events: Iterable[Event] = (),
+) -> Checkpoint:
+    """The checkpoint with the weights in place of their parts, and a config that speaks of no quantization.
+
+    Args:
+        checkpoint: As it is stored.
+        weights: By name, `....weight`.
+        parts: What was taken of it; it goes.
+        kinds: For `Checkpoint.quantized`: `awq-w4g128`; none where no weight was quantized.
+        how: For people: `4-bit AWQ, group 128`.
+        events: What else was noticed.
+
+    Raises:
+        SourceError: `duplicate-tensor` where a weight is there plain as well.
+    """
+    tensors: dict[str, TensorRef] = {}
+    for name, ref in checkpoint.tensors.items():
+        module = name.rpartition(".")[0]
+        weight = f"{module}.weight"
+        if name in parts.taken:
+            if weight in weights and weight not in tensors:
+                tensors[weight] = TensorRef(name=weight, tensor=weights[weight])
+        elif name in weights:
+            raise SourceError(
+                "duplicate-tensor",
+                f"{name} is stored plain and quantized",
+                "Remove the copy that does not belong to the model.",
+            )
+        else:
+            tensors[name] = ref
+    told: tuple[Event, ...] = ()
+    if kinds:
+        message = f"the weights are {how}: what that lost stays lost, and quantizing them again loses more"
+        told = (Event(code="source-quantized", message=message, subject=", ".join(kinds)),)
+    raw = _without(checkpoint.config.raw)
+    values = {k: v for k, v in checkpoint.config.values.items() if k not in KEYS}
+    return replace(
+        checkpoint,
+        config=replace(checkpoint.config, raw=raw, values=values),
+        tensors=tensors,
+        quantized=(*checkpoint.quantized, *kinds),
+        events=(*checkpoint.events, *told, *events),
+    )
+
+
+def _without(raw: Mapping[str, object]) -> dict[str, object]:
+    """A config without the keys of quantization, in text parts too."""
+    return {k: _without(v) if isinstance(v, Mapping) and k.endswith("config") else v for k, v in raw.items() if k not in KEYS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where the modules of a checkpoint belong in its architecture's table.
+
+    Attributes:
+        slots: By module name; what the table does not know is not there.
+        hparams: What the config says, as the table reads it.
+    """
+
+    slots: Mapping[str, Slot]
+    hparams: Mapping[str, object]
+
+    def lies_transposed(self, module: str) -> bool:
+        """Whether the plain checkpoint stores this weight `[in, out]`, as GPT-2's Conv1D does."""
+        slot = self.slots.get(module)
+        return slot is not None and slot.transposed
+
+    def has_bias(self, module: str) -> bool:
+        """Whether the model can have a bias there; where the table is silent, the stored one stays and is judged later."""
+        slot = self.slots.get(module)
+        if slot is None or slot.bias == "optional":
+            return True
+        return bool(self.hparams.get(slot.bias)) if isinstance(slot.bias, str) else slot.bias
+
+
+def places_of(checkpoint: Checkpoint, modules: Iterable[str], architectures: Sequence[Architecture]) -> Places:
+    """Look the modules up; an architecture that nobody knows is told of later, by others.
+
+    Args:
+        checkpoint: As it is stored.
+        modules: Names without `.weight`.
+        architectures: Those that are known.
+    """
+    names = [f"{m}.weight" for m in modules]
+    others = {n: r for n, r in checkpoint.tensors.items() if n not in names}
+    whole = {n: TensorRef(name=n, tensor=next(iter(others.values())).tensor) for n in names} if others else {}
+    try:
+        architecture, _, _ = recognise(replace(checkpoint, tensors={**others, **whole}), architectures)
+        hparams = read_config(checkpoint.config, architecture).hparams
+        patterns = Patterns(architecture.tensors)
+        told, _ = unwrap(names, patterns)
+    except LlmfitError:
+        return Places(slots={}, hparams={})
+    slots = {}
+    for name, canonical in told.items():
+        match = patterns.match(canonical)
+        if match is not None:
+            slots[name.removesuffix(".weight")] = architecture.slot(match.pattern)
+    return Places(slots=slots, hparams=hparams)
+
+
+def as_stored(weight: Tensor, module: str, places: Places) -> Tensor:
+    """A Linear's weight `[out, in]` as the plain checkpoint would store it."""
+    return Transpose(weight) if places.lies_transposed(module) else weight
+
+
+def refuse_layout(name: str, known: str, where: str) -> UnsupportedError:
+    """The refusal of a layout by name."""
+    return UnsupportedError(
+        "unknown-packing",
+        f"{where} names the layout {name}, which is not read; read are {known}",
+        "Convert the model's 16-bit original, or a copy in one of those layouts.",
+    )
+
