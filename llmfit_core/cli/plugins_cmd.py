@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmfit_core.cli.context import registry
+from llmfit_core.cli.plugin_kit_cmd import check, new
 from llmfit_core.cli.results import print_json
 from llmfit_core.errors import PluginError
 from llmfit_core.index import nearest
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     from llmfit_core.plugins import PluginRegistry
 
-plugins_app = typer.Typer(help="See and choose plugins.", no_args_is_help=True)
+plugins_app = typer.Typer(help="See, choose, prove and begin plugins.", no_args_is_help=True)
+plugins_app.command("check")(check)
+plugins_app.command("new")(new)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (schema 1) instead of text.")]
 
@@ -48,7 +51,7 @@ def info(
 ) -> None:
     """Tell all that is known of one plugin."""
     plugins = _whole_registry()
-    records = _named(plugins, name)
+    records = named(plugins, name)
     _tell_events(plugins)
     if as_json:
         print_json({"plugins": [{**r.as_json(), **_details(r)} for r in records]})
@@ -116,7 +119,12 @@ def _claimant(plugins: PluginRegistry, name: str, distribution: str | None) -> s
     )
 
 
-def _named(plugins: PluginRegistry, name: str) -> list[PluginRecord]:
+def named(plugins: PluginRegistry, name: str) -> list[PluginRecord]:
+    """The plugins that are called so, or whose distribution is.
+
+    Raises:
+        PluginError: `unknown-plugin`.
+    """
     records = plugins.records()
     wanted = normalized(name)
     found = [r for r in records if wanted in (normalized(r.name), normalized(r.distribution))]

@@ -56,11 +56,13 @@ class Built:
 
     Attributes:
         folder: As Hugging Face lays it out.
-        origin: Where its names and shapes come from: `transformers VERSION`, `author`, or the fixture.
+        origin: Where its names and shapes come from: `transformers VERSION`, the author, or the fixture's file.
+        start: What is saved, with the values that training starts from.
     """
 
     folder: Path
     origin: str
+    start: Mapping[str, NDArray[Any]]
 
     @cached_property
     def config(self) -> dict[str, object]:
@@ -180,7 +182,7 @@ class Bench:
         tied = not _has_head(self.architecture, start)
         self._write(folder, fill(self.architecture, start, tied=tied, seed=self.sample.seed))
         self._calibrate(folder, start, tied)
-        return Built(folder=folder, origin=origin)
+        return Built(folder=folder, origin=origin, start=start)
 
     def _from_fixture(self, case: str, folder: Path) -> tuple[str, dict[str, NDArray[Any]]]:
         from llmfit_core.testing import with_transformers

@@ -28,10 +28,12 @@ class Conformance:
 
     Attributes:
         settings: What an author may set.
+        sample: Settings by name, for those that lie in the plugin's SAMPLES and are given to `llmfit plugins check` too.
         overrides: By the name of an inherited test or setting, why it does not hold for this subject.
     """
 
     settings: ClassVar[frozenset[str]] = frozenset()
+    sample: ClassVar[Mapping[str, Any]] = {}
     overrides: ClassVar[Mapping[str, str]] = {}
     kit: ClassVar[bool] = True
     parameters: ClassVar[tuple[str, ...]] = ()
@@ -43,6 +45,7 @@ class Conformance:
         if kit and not cls.__module__.startswith("llmfit_core.testing."):
             raise TypeError(f"{cls.__qualname__} is no class of the kit")
         if not kit:
+            _apply(cls)
             _require_untouched(cls)
 
     @classmethod
@@ -103,11 +106,21 @@ def _parameters(function: Any) -> list[str]:
     return [n for n in inspect.signature(function).parameters if n != "self"]
 
 
+def _apply(cls: type[Conformance]) -> None:
+    """Make settings of `sample`'s entries, under those that the class states itself."""
+    strange = sorted(set(cls.__dict__.get("sample", {})) - cls.settings)
+    if strange:
+        raise TypeError(f"{cls.__qualname__}.sample has {', '.join(strange)}; settings are {', '.join(sorted(cls.settings))}")
+    for name, value in cls.__dict__.get("sample", {}).items():
+        if name not in cls.__dict__:
+            setattr(cls, name, value)
+
+
 def _require_untouched(cls: type[Conformance]) -> None:
     """Every name of the kit is the kit's own, the settings apart, or declared with a reason."""
     own = [c for c in cls.__mro__ if not (c is object or vars(c).get("kit"))]
     inherited = [c for c in cls.__mro__ if vars(c).get("kit")]
-    free = {"overrides", "kit"}
+    free = {"overrides", "kit", "sample"}
     settings = frozenset().union(*(vars(c).get("settings", frozenset()) for c in inherited))
     names = {n for c in inherited for n in vars(c) if not n.startswith("__")}
     touched = {n for c in own for n in vars(c) if n in names and n not in settings and n not in free}

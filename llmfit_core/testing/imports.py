@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from llmfit_core.testing.outcome import CheckFailed, few, require
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HEAVY = (
     "torch", "transformers", "numpy", "gguf", "xllamacpp", "numba", "tokenizers", "sentencepiece", "huggingface_hub",
@@ -18,19 +14,18 @@ HEAVY = (
 )  # fmt: skip
 
 
-def check_light(module: str, path: Sequence[str] = ()) -> float:
+def check_light(module: str) -> float:
     """Import a module as llmfit does at each start; gives the seconds it took beyond the core.
 
     Args:
-        module: The entry module.
-        path: Searched first, for a module that is not installed.
+        module: The entry module. It is looked for where this process looks.
 
     Raises:
         CheckFailed: It does not import, or imports what belongs inside functions.
     """
     code = (
         "import importlib, json, sys, time\n"
-        "sys.path[:0] = json.loads(sys.argv[2])\n"
+        "sys.path[:] = json.loads(sys.argv[2])\n"
         "import llmfit_core\n"
         "before, start = set(sys.modules), time.perf_counter()\n"
         "importlib.import_module(sys.argv[1])\n"
@@ -38,7 +33,7 @@ def check_light(module: str, path: Sequence[str] = ()) -> float:
         "print(json.dumps([took, sorted(set(sys.modules) - before)]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, module, json.dumps(list(path))], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code, module, json.dumps(sys.path)], capture_output=True, text=True, timeout=120, check=False
     )
     if done.returncode:
         raise CheckFailed(f"{module} does not import: {few(done.stderr.strip().splitlines()[-1:])}")

@@ -1,0 +1,73 @@
+"""Tiny configs for architectures whose authors give none: the class's own defaults, with the sizes made small.
+
+Which key is a size is what the table itself says (`Reads`), so nothing here speaks of any one family.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmfit_core.architecture import Reads
+from llmfit_core.testing.outcome import CheckFailed, NotRun
+from llmfit_core.testing.with_transformers import MISSING, is_here, judge
+
+if TYPE_CHECKING:
+    from llmfit_core.architecture import Architecture
+
+SIZES = {
+    "embedding_length": 64,
+    "block_count": 2,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "feed_forward_length": 96,
+    "context_length": 512,
+    "expert_count": 4,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 48,
+    "expert_shared_feed_forward_length": 80,
+    "attention.sliding_window": 16,
+    "attention.key_length": 16,
+    "attention.value_length": 16,
+}
+"""By hparam, the value where the class has one."""
+
+
+def samples_of(architecture: Architecture) -> dict[str, dict[str, object]]:
+    """Settings of `ArchitectureTests` by class name, for each class of the architecture that transformers has.
+
+    Raises:
+        NotRun: transformers is not here, or has none of the classes.
+    """
+    if not is_here():
+        raise NotRun(f"{MISSING}; or the plugin gives SAMPLES")
+    found: dict[str, dict[str, object]] = {}
+    with judge() as transformers:
+        names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        kinds = {cls: kind for kind, cls in names.items()}
+        for cls in architecture.hf_classes:
+            kind = kinds.get(cls)
+            if kind in transformers.CONFIG_MAPPING:
+                found[cls] = {"config": _config(architecture, cls, str(kind), transformers.CONFIG_MAPPING[kind])}
+    if not found:
+        classes = ", ".join(architecture.hf_classes)
+        raise NotRun(f"transformers has none of {classes}, and the plugin gives no SAMPLES")
+    return found
+
+
+def _config(architecture: Architecture, cls: str, kind: str, config_cls: object) -> dict[str, object]:
+    try:
+        made = config_cls()  # type: ignore[operator]
+    except Exception as error:
+        raise CheckFailed(f"transformers makes no config of {kind}: {error}") from error
+    theirs = made.to_dict()
+    config: dict[str, object] = {"architectures": [cls], "model_type": kind}
+    for key, use in architecture.config.items():
+        if isinstance(use, Reads) and use.hparam in SIZES and isinstance(theirs.get(key), int):
+            config[key] = SIZES[use.hparam]
+    heads, grouped = theirs.get("num_attention_heads"), theirs.get("num_key_value_heads")
+    if heads is not None and heads == grouped and "num_key_value_heads" in config:
+        config["num_key_value_heads"] = config["num_attention_heads"]  # a class that may not know grouped heads
+    for key, value in theirs.items():
+        if key in ("layer_types", "no_rope_layers") and isinstance(value, list):
+            config[key] = None  # as many as there are layers: the class fills it in
+    return config
