@@ -75,6 +75,7 @@ GGML_TYPES: dict[int, GgmlType] = {
         GgmlType(39, "mxfp4", 32, 17),
         GgmlType(40, "nvfp4", 64, 36),
         GgmlType(41, "q1_0", 128, 18),
+        GgmlType(42, "q2_0", 64, 18),
     )
 }
 BY_NAME: dict[str, GgmlType] = {t.name: t for t in GGML_TYPES.values()}

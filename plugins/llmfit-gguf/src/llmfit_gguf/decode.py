@@ -26,11 +26,13 @@ from llmfit_gguf.key_checks import check_keys
 from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.rope_back import rope_config, shortest
 from llmfit_gguf.unsaid import ARCHITECTURE, head_is_copy, restored
+from llmfit_gguf.values import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from llmfit_core.checkpoint import Checkpoint
+    from llmfit_core.readers.gguf import GgufFile
     from llmfit_core.tensors import Tensor
 
 _OLDER_ROPE_KEYS = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
@@ -46,15 +48,16 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     """The checkpoint as Hugging Face would have it.
 
     Raises:
-        UnsupportedError: `unknown-graph`.
-        SourceError: `gguf-key-missing`, `stray-tensor`, `gguf-key-type`.
+        UnsupportedError: `unknown-graph`, `cannot-dequantize`.
+        SourceError: `gguf-key-missing`, `stray-tensor`, `gguf-key-type`, `scale-mismatch`.
     """
     file = checkpoint.gguf
     assert file is not None
     name = _text(file, "general.architecture")
     architecture, graph = _find(file, name, architectures)
     hparams = _hparams(file, architecture, graph)
-    tensors = {n: _plain(tensor_of(t)) for n, t in file.tensors.items() if n not in FROM_KEYS}
+    values, waived = values_of(file)
+    tensors = {n: t for n, t in values.items() if n not in FROM_KEYS}
     if head_is_copy(file):
         del tensors["output.weight"]
     book = _Rows(architecture, hparams)
@@ -88,6 +91,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         tensors={r.name: r for r in refs},
         vocab=vocab,
         quantized=tuple(quantized),
+        waived={**checkpoint.waived, **waived},
         events=(*checkpoint.events, *events),
     )
 

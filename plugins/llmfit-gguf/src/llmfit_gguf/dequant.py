@@ -1,7 +1,8 @@
 """GGUF blocks back to float32.
 
-gguf's own numpy kernels do it for every type; the five simple ones are done here by the same
-arithmetic in the same order, so bit for bit alike, in blocks that stay in the processor's cache.
+gguf's own numpy kernels do it for most types; the simple ones are done here by the same arithmetic in
+the same order, so bit for bit alike, and q1_0 and q2_0, which gguf cannot read, by ggml's
+(`dequantize_row_q1_0`, `dequantize_row_q2_0`). All in blocks that stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class Dequantized:
         """Always float32."""
         return "f32"
 
+    @property
+    def blocks(self) -> Tensor:
+        """The source."""
+        return self.source
+
     def rows(self, start: int, stop: int) -> Array:
         """Row-local: float32 `[stop - start, K]`."""
         return dequantize_rows(self.source.rows(start, stop), self.source.dtype)
@@ -65,34 +71,47 @@ def dequantize_rows(rows: Array, ggml_type: str) -> Array:
     """
     kind = BY_NAME[ggml_type]
     width = rows.shape[1] // kind.size * kind.block
-    kernel = _KERNELS.get(ggml_type)
     if rows.size == 0:
         # gguf's kernels cannot shape nothing.
         return np.empty((rows.shape[0], width), dtype=np.float32)
-    if kernel is None:
-        return _by_gguf(rows, ggml_type).reshape(rows.shape[0], width)
+    kernel = _KERNELS.get(ggml_type) or _by_gguf(ggml_type)
     blocks = np.ascontiguousarray(rows).reshape(-1, kind.size)
     out = np.empty((blocks.shape[0], kind.block), dtype=np.float32)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         for at in range(0, blocks.shape[0], _BLOCKS):
             kernel(blocks[at : at + _BLOCKS], out[at : at + _BLOCKS])
     return out.reshape(rows.shape[0], width)
 
 
-def _by_gguf(rows: Array, ggml_type: str) -> Array:
+def can_dequantize(ggml_type: str) -> bool:
+    """Whether blocks of a type can be read: tried on one, since versions of gguf differ."""
+    try:
+        dequantize_rows(np.zeros((1, BY_NAME[ggml_type].size), np.uint8), ggml_type)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _by_gguf(ggml_type: str) -> Kernel:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    try:
-        with np.errstate(all="ignore"):
-            result: Array = dequantize(rows, GGMLQuantizationType[ggml_type.upper()])
-    except (NotImplementedError, KeyError):
-        raise UnsupportedError(
-            "cannot-dequantize",
-            f"tensors of the GGUF type {ggml_type} cannot be turned back into floats",
-            "Start from the original model, or from a GGUF in another type.",
-        ) from None
-    return result
+    def kernel(blocks: Array, out: Array) -> None:
+        try:
+            out[:] = dequantize(blocks, GGMLQuantizationType[ggml_type.upper()])
+        except (NotImplementedError, KeyError):
+            raise cannot_dequantize("tensors", ggml_type) from None
+
+    return kernel
+
+
+def cannot_dequantize(what: str, ggml_type: str) -> UnsupportedError:
+    """The refusal, naming the type."""
+    return UnsupportedError(
+        "cannot-dequantize",
+        f"{what} of the GGUF type {ggml_type} cannot be turned back into floats",
+        "Start from the original model, or from a GGUF in another type.",
+    )
 
 
 def _half(blocks: Array, column: int) -> Array:
@@ -145,4 +164,39 @@ def _q8_0(blocks: Array, out: Array) -> None:
     np.multiply(blocks[:, 2:].view(np.int8), _half(blocks, 0), out=out, dtype=np.float32)
 
 
-_KERNELS: dict[str, Kernel] = {"q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0}
+def _q1_0(blocks: Array, out: Array) -> None:
+    """128 signs after their scale, lowest bit first."""
+    signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").view(np.int8)
+    np.multiply(signs * np.int8(2) - np.int8(1), _half(blocks, 0), out=out, dtype=np.float32)
+
+
+def _q2_0(blocks: Array, out: Array) -> None:
+    """64 numbers of two bits, -1 to 2, after their scale, lowest first."""
+    numbers = (blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
+    codes = numbers.reshape(blocks.shape[0], 64).view(np.int8) - np.int8(1)
+    np.multiply(codes, _half(blocks, 0), out=out, dtype=np.float32)
+
+
+_CURVE = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+"""iq4_nl's sixteen values (`kvalues_iq4nl`)."""
+_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+"""The four-bit floats of OCP's microscaling formats, doubled (`kvalues_mxfp4`)."""
+
+
+def _iq4_nl(blocks: Array, out: Array) -> None:
+    np.take(_CURVE, _nibbles(blocks, 2), out=out, mode="clip")
+    out *= _half(blocks, 0)
+
+
+def _mxfp4(blocks: Array, out: Array) -> None:
+    """The first byte is the scale's exponent, 127 for one; half of that scale goes with doubled values."""
+    np.take(_E2M1, _nibbles(blocks, 1), out=out, mode="clip")
+    exponents = blocks[:, :1].astype(np.uint32)
+    small = np.uint32(0x00200000) << np.minimum(exponents, 1)
+    out *= np.where(exponents < 2, small, (exponents - 1) << 23).astype(np.uint32).view(np.float32)
+
+
+_KERNELS: dict[str, Kernel] = {
+    "q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0, "q1_0": _q1_0, "q2_0": _q2_0,
+    "iq4_nl": _iq4_nl, "mxfp4": _mxfp4,
+}  # fmt: skip
