@@ -16,12 +16,10 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.model import Key
 from llmfit_core.readers.ggml_types import PLAIN
-from llmfit_core.readers.gguf import GgufFile, tensor_of
 from llmfit_core.roles import Role
 from llmfit_core.tensors import TensorRef
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
 from llmfit_core.transform import Affine, Concat, Slice, Transpose, regroup
-from llmfit_gguf.dequant import Dequantized
 from llmfit_gguf.key_checks import check_keys
 from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.rope_back import rope_config, shortest
@@ -172,10 +170,6 @@ def _assumed(architecture: Architecture) -> dict[str, object]:
         for u in architecture.config.values()
         if isinstance(u, Reads) and isinstance(u.default, (int, float, str, bool))
     }
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in PLAIN else Dequantized(tensor)
 
 
 class _Rows:
