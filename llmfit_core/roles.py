@@ -59,6 +59,8 @@ class Role(StrEnum):
 
 
 EXPERT_ROLES = frozenset({Role.FFN_GATE_EXPS, Role.FFN_UP_EXPS, Role.FFN_DOWN_EXPS})
+KEPT_FLOAT32 = frozenset({Role.EXPERT_BIAS})
+"""Roles whose values are weighed against each other and multiply nothing: no 16-bit copy of a model narrows them."""
 GLOBAL_ROLES = frozenset(
     {
         Role.EMBED,

@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleGroup:
-    """One place where a scale can move.
+    """One place where a scale can move; where the source lies in several parts (each head's v), one part's.
 
     Attributes:
         link: The architecture's statement.
@@ -114,16 +114,44 @@ def _groups(
     for expert in experts:
         sources = [b for k in absorber for b in _blocks(k, tensors[k], places, expert, outputs=True)]
         sinks = [b for k in consumers for b in _blocks(k, tensors[k], places, expert, outputs=False)]
-        counts = {_length(b) for b in (*sources, *sinks)}
-        if len(counts) != 1:
-            raise UnsupportedError(
-                "wiring-disagrees",
-                f"layer {layer}: {link.source} and {', '.join(link.sinks)} have {sorted(counts)} channels",
-                "The wiring of this architecture does not describe this checkpoint; report it to its plugin.",
+        parted = _by_part(sources, sinks) if len(sources) > len(absorber) else [(sources, sinks)]
+        for from_here, to_here in parted:
+            counts = {_length(b) for b in (*from_here, *to_here)}
+            if len(counts) != 1:
+                raise UnsupportedError(
+                    "wiring-disagrees",
+                    f"layer {layer}: {link.source} and {', '.join(link.sinks)} have {sorted(counts)} channels",
+                    "The wiring of this architecture does not describe this checkpoint; report it to its plugin.",
+                )
+            yield ScaleGroup(
+                link=link, layer=layer, expert=expert, channels=counts.pop(), sources=tuple(from_here), sinks=tuple(to_here)
             )
-        yield ScaleGroup(
-            link=link, layer=layer, expert=expert, channels=counts.pop(), sources=tuple(sources), sinks=tuple(sinks)
-        )
+
+
+def _by_part(sources: list[Block], sinks: list[Block]) -> Iterator[tuple[list[Block], list[Block]]]:
+    """Sources that lie in several parts, each with its own share of the sinks' channels.
+
+    Rows of one meaning may lie in groups between rows of another (each head's v behind its k): every part feeds the
+    channels that come next.
+    """
+    parts: dict[Key, list[Block]] = {}
+    for block in sources:
+        parts.setdefault(block.key, []).append(block)
+    at = 0
+    for part in zip(*parts.values(), strict=True):
+        size = _length(part[0])
+        yield list(part), [_narrowed(b, at, at + size) for b in sinks]
+        at += size
+    if any(_length(b) != at for b in sinks):
+        yield sources, sinks  # which do not agree
+
+
+def _narrowed(block: Block, start: int, stop: int) -> Block:
+    """The channels from `start` to `stop` of a block."""
+    index = list(block.index)
+    first = index[block.axis][0]
+    index[block.axis] = (first + start, first + stop)
+    return replace(block, index=tuple(index))
 
 
 def _length(block: Block) -> int:

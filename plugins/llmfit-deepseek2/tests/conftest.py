@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import config_dir, golden_model, golden_models, pytest_configure, registry
 from tests.e2e.conftest import to_gguf, to_hf
+from tests.expert_forms import load, one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,15 +33,23 @@ SMALL = {
     "qk_nope_head_dim": 32,
     "qk_rope_head_dim": 16,
     "v_head_dim": 48,
+}
+MIXED = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 2,
     "n_shared_experts": 2,
     "moe_intermediate_size": 64,
-    "first_k_dense_replace": 1,
 }
 FAMILIES: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
-    "deepseek2": ("DeepseekV2ForCausalLM", "DeepseekV2Config", "bpe:deepseek-llm", {}),
-    "deepseek3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", "bpe:deepseek-v3", {"n_group": 4, "topk_group": 2, "num_mtp_layers": 0}),
+    "deepseek2": ("DeepseekV2ForCausalLM", "DeepseekV2Config", "bpe:deepseek-llm", {**MIXED, "first_k_dense_replace": 1}),
+    "deepseek3": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        "bpe:deepseek-v3",
+        {**MIXED, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "num_mtp_layers": 0},
+    ),
+    "glm4-moe-lite": ("Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", "bpe:glm4", MIXED),
+    "youtu": ("YoutuForCausalLM", "YoutuConfig", "bpe:llama-bpe", {}),
 }
 """Family: model class, config class, tokenizer (of `tests/golden/tok`), what its small model has besides `SMALL`."""
 
@@ -61,3 +70,19 @@ def variation(golden_models: GoldenModels) -> Callable[..., Path]:
         return golden_models._made(name, build)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def same_tensors() -> Callable[[Path, Path], None]:
+    """`same_tensors(ours, theirs)`: the same bits, in one form of experts; corrections of their choice in float32."""
+    import torch
+
+    def compare(ours: Path, theirs: Path) -> None:
+        a, b = one_by_one(load(ours)), one_by_one(load(theirs))
+        assert sorted(a) == sorted(b)
+        for name, tensor in b.items():
+            wide = name.endswith("e_score_correction_bias")
+            assert a[name].dtype == (torch.float32 if wide else tensor.dtype), name
+            assert a[name].equal(tensor.float() if wide else tensor), name
+
+    return compare

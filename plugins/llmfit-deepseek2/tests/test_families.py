@@ -14,7 +14,7 @@ from llmfit_core.prepare import prepare
 from tests.contract.test_wiring import Subject, scales
 from tests.e2e.scoring import by_llamacpp, by_transformers, divergence, ids_of
 from tests.e2e.test_golden import tensors_of
-from tests.e2e.test_round_trip import same_logits, same_tensors
+from tests.e2e.test_round_trip import same_logits
 from tests.expert_forms import as_one, load, save
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from llmfit_core.plugins import PluginRegistry
+
+    Same = Callable[[Path, Path], None]
 
 torch = pytest.importorskip("torch", reason="the judge is transformers")
 transformers = pytest.importorskip("transformers", reason="the judge is transformers")
@@ -38,25 +40,32 @@ def yarn(**more: Any) -> dict[str, Any]:
 VARIATIONS: list[Any] = [
     pytest.param("deepseek2", {"q_lora_rank": None, "routed_scaling_factor": 1.7, "v_head_dim": 16}, id="v2-whole-q"),
     pytest.param("deepseek2", yarn(), id="v2-yarn-without-mscale", marks=SLOW),
-    pytest.param("deepseek2", yarn(mscale=0.5, mscale_all_dim=0.9), id="v2-yarn-two-mscales"),
+    pytest.param("deepseek2", yarn(mscale=0.5, mscale_all_dim=0.9), id="v2-yarn-two-mscales", marks=SLOW),
     pytest.param("deepseek2", yarn(mscale_all_dim=0.7), id="v2-yarn-all-dim-alone", marks=SLOW),
-    pytest.param("deepseek2", yarn(mscale=1.0, mscale_all_dim=1.0, attention_factor=1.3), id="v2-yarn-attention-factor"),
+    pytest.param(
+        "deepseek2", yarn(mscale=1.0, mscale_all_dim=1.0, attention_factor=1.3), id="v2-yarn-attention-factor", marks=SLOW
+    ),
     pytest.param("deepseek3", yarn(attention_factor=1.0), id="v3-yarn-nothing-scaled", marks=SLOW),
     pytest.param("deepseek3", yarn(mscale=0.8, mscale_all_dim=0.0), id="v3-yarn-no-all-dim", marks=SLOW),
     pytest.param("deepseek3", yarn(factor=1.0, mscale=0.7, mscale_all_dim=0.7), id="v3-yarn-factor-1", marks=SLOW),
-    pytest.param("deepseek3", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}, id="v3-one-group"),
+    pytest.param("deepseek3", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}, id="v3-one-group", marks=SLOW),
     pytest.param("deepseek3", {"n_group": 2, "topk_group": 2, "q_lora_rank": None}, id="v3-all-groups", marks=SLOW),
     pytest.param("deepseek3", {"first_k_dense_replace": 0, "tie_word_embeddings": True}, id="v3-all-mixed-tied", marks=SLOW),
     pytest.param("deepseek3", {"first_k_dense_replace": 2}, id="v3-all-dense", marks=SLOW),
     pytest.param("deepseek2", {"n_group": 4, "topk_group": 4, "topk_method": "group_limited_greedy"}, id="v2-all-groups", marks=SLOW),
     pytest.param("deepseek2", {"n_group": 4, "topk_group": 1}, id="v2-greedy-with-groups", marks=SLOW),
     pytest.param("deepseek2", {"num_hidden_layers": 26, "q_lora_rank": None, "hidden_size": 64}, id="v2-lite-layers", marks=SLOW),
+    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["sparse", "sparse"], **yarn(mscale_all_dim=0.7)}, id="glm-all-mixed"),
+    pytest.param("glm4-moe-lite", {"n_group": 2, "topk_group": 1, "rms_norm_eps": 1e-6}, id="glm-groups", marks=SLOW),
+    pytest.param("youtu", {"q_lora_rank": None, **yarn(mscale=0.7, mscale_all_dim=0.7)}, id="youtu-yarn-whole-q"),
+    pytest.param("youtu", {"tie_word_embeddings": False}, id="youtu-own-head", marks=SLOW),
 ]
 
 
 @pytest.mark.parametrize(("family", "changes"), VARIATIONS)
 def test_variations(
-    family: str, changes: dict[str, Any], variation: Callable[..., Path], to_gguf: Callable[..., Any], to_hf: Callable[..., Path]
+    family: str, changes: dict[str, Any], variation: Callable[..., Path], to_gguf: Callable[..., Any], to_hf: Callable[..., Path],
+    same_tensors: Same,
 ) -> None:
     model = variation(family, changes)
     file, _ = to_gguf(model, "f32")
@@ -65,6 +74,30 @@ def test_variations(
     back = to_hf(file, "bf16")
     same_tensors(back, model)
     same_logits(back, model)
+
+
+# What makes the latents is stored in few bits of its own: a factor on it is exact in float32 alone.
+OTHER_EPSILONS: list[Any] = [
+    pytest.param("deepseek3", {"rms_norm_eps": 1e-3}, id="v3-1e-3"),
+    pytest.param("deepseek2", {"rms_norm_eps": 1e-2, "q_lora_rank": None}, id="v2-1e-2-whole-q", marks=SLOW),
+    pytest.param("youtu", {"rms_norm_eps": 1e-8}, id="youtu-1e-8", marks=SLOW),
+    pytest.param("glm4-moe-lite", {}, id="glm-its-own-1e-5", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("family", "changes"), OTHER_EPSILONS)
+def test_latents_keep_their_own_epsilon(
+    family: str, changes: dict[str, Any], variation: Callable[..., Path], to_gguf: Callable[..., Any], to_hf: Callable[..., Path],
+    same_tensors: Same,
+) -> None:
+    """The graph has one epsilon for all norms, the classes 1e-6 for those of the latents, whatever rms_norm_eps is."""
+    model = variation(family, changes)
+    file, events = to_gguf(model, "f32")
+    assert "attn_kv_a" in {e.subject for e in events if e.code == "scale-folded"}
+    ids = ids_of(model)
+    assert divergence(by_transformers(model, ids), by_llamacpp(file, ids)).mean() < EXACT
+    back = to_hf(file, "bf16")
+    same_tensors(back, model)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +141,11 @@ REFUSED: list[Any] = [
     pytest.param("deepseek3", {"topk_method": "greedy"}, "topk_method", id="v3-greedy"),
     pytest.param("deepseek3", {"rope_interleave": False}, "rope_interleave", id="halves"),
     pytest.param("deepseek3", {"rope_interleave": None}, "rope_interleave", id="halves-by-null"),
-    pytest.param("deepseek3", {"rms_norm_eps": 1e-5}, "rms_norm_eps", id="epsilon"),
+    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types|gate_proj", id="glm-dense-last"),
+    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["dense", "loose"]}, "loose", id="glm-odd-kind"),
+    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types", id="glm-few-kinds"),
+    pytest.param("glm4-moe-lite", {"first_k_dense_replace": 2}, "first_k_dense_replace", id="glm-passed-over"),
+    pytest.param("glm4-moe-lite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor", id="glm-partial"),
     pytest.param("deepseek3", {"moe_layer_freq": 2}, "moe_layer_freq", id="every-other-layer"),
     pytest.param("deepseek3", {"num_key_value_heads": 2}, "num_key_value_heads", id="grouped-heads"),
     pytest.param("deepseek3", {"n_group": 3}, "n_group", id="odd-groups"),
@@ -165,7 +202,7 @@ def test_a_lite_number_of_layers_with_a_latent_of_queries_is_refused(
 
 
 def test_layers_that_predict_further_tokens_are_left_out(
-    variation: Callable[..., Path], to_gguf: Callable[..., Any], to_hf: Callable[..., Path], registry: PluginRegistry, tmp_path: Path
+    variation: Callable[..., Path], to_gguf: Callable[..., Any], to_hf: Callable[..., Path], registry: PluginRegistry, tmp_path: Path, same_tensors: Same
 ) -> None:
     source = variation("deepseek3")
     tensors = load(source)
@@ -201,10 +238,39 @@ def test_a_missing_correction_is_named_as_it_is_stored(variation: Callable[..., 
     assert caught.value.code == "missing-tensor"
 
 
-@pytest.mark.parametrize(("family", "changes"), [("deepseek2", {"q_lora_rank": None}), ("deepseek3", {})])
-def test_the_table_is_what_transformers_saves(
-    family: str, changes: dict[str, Any], variation: Callable[..., Path], registry: PluginRegistry
+FURTHER = ("num_nextn_predict_layers", "num_mtp_layers")
+CLASSES = {
+    "deepseek2": "DeepseekV2Config",
+    "deepseek3": "DeepseekV3Config",
+    "glm4-moe-lite": "Glm4MoeLiteConfig",
+    "youtu": "YoutuConfig",
+}
+
+
+def test_corrections_of_the_choice_stay_float32(
+    variation: Callable[..., Path], to_hf: Callable[..., Path], tmp_path: Path
 ) -> None:
+    """And what else a 16-bit checkpoint stores in float32 on purpose; a float32 checkpoint is narrowed but for those."""
+    source = variation("deepseek3")
+    bias, router = "model.layers.1.mlp.gate.e_score_correction_bias", "model.layers.1.mlp.gate.weight"
+    tensors = load(source)
+    exact = {n: tensors[n].float() + 1e-6 * torch.arange(tensors[n].numel()).reshape(tensors[n].shape) for n in (bias, router)}
+    for n in (bias, router):
+        assert not exact[n].bfloat16().float().equal(exact[n])
+    mixed = load(to_hf(save(source, tensors | exact, tmp_path / "mixed"), "bf16", name="a"))
+    assert mixed[bias].equal(exact[bias])
+    assert mixed[router].equal(exact[router])
+    assert {t.dtype for n, t in mixed.items() if n not in exact} == {torch.bfloat16}
+    wide = load(to_hf(save(source, {n: t.float() for n, t in (tensors | exact).items()}, tmp_path / "wide"), "bf16", name="b"))
+    assert wide[bias].equal(exact[bias])
+    assert {t.dtype for n, t in wide.items() if n != bias} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_the_table_is_what_transformers_saves(
+    family: str, variation: Callable[..., Path], registry: PluginRegistry
+) -> None:
+    changes = {"q_lora_rank": None} if family == "deepseek2" else {}
     model = prepare(variation(family, changes), registry).model
     assert model.ledger.unknown == ()
     assert [e for e in model.events if e.severity in ("warning", "fallback")] == []
@@ -212,15 +278,16 @@ def test_the_table_is_what_transformers_saves(
     assert [n for n in load(variation(family, changes)) if patterns.match(n) is None] == []
 
 
-@pytest.mark.parametrize(("family", "cls"), [("deepseek2", "DeepseekV2Config"), ("deepseek3", "DeepseekV3Config")])
-def test_defaults_are_those_of_the_config_class(family: str, cls: str, registry: PluginRegistry) -> None:
+@pytest.mark.parametrize("family", CLASSES)
+def test_defaults_are_those_of_the_config_class(family: str, registry: PluginRegistry) -> None:
     from llmfit_core.architecture import REQUIRED, Reads
 
     table = registry.architecture(family).value
-    config = getattr(transformers, cls)()
+    config = getattr(transformers, CLASSES[family])()
     assert config.model_type in table.model_types
+    absent = set(FURTHER) - set(config.to_dict())
     for key, use in table.config.items():
-        if isinstance(use, Reads) and use.default is not REQUIRED and use.default is not None and key != "rope_theta":
+        if isinstance(use, Reads) and use.default is not REQUIRED and use.default is not None and key not in ("rope_theta", *absent):
             assert use.default == getattr(config, key), key
 
 
@@ -236,7 +303,8 @@ def test_scales_move_unseen_and_show_when_a_sink_is_forgotten(
     groups = scale_groups(subject.model)
     assert subject.distance(scales(groups)) < 1e-4
     sources = {g.link.source for g in groups}
-    assert {"attn_norm", "attn_kv_a_norm", "ffn_norm"} <= sources
+    assert {"attn_norm", "attn_kv_a_norm", "attn_v_b", "ffn_norm"} <= sources
+    assert sum(g.link.source == "attn_v_b" for g in groups) == 4 * subject.model.layers, "one for each head"
     assert ("attn_q_a_norm" in sources) == (family == "deepseek3")
     for group, scale in scales(g for g in groups if g.layer == 0 and g.expert in (None, 0) and g.link.source.startswith("attn")):
         for sink in group.sinks[:2]:

@@ -10,7 +10,7 @@ from llmfit_core.errors import UnsupportedError
 from llmfit_core.readers.gguf import read_gguf
 from tests.e2e.scoring import by_llamacpp, by_transformers, divergence, ids_of
 from tests.e2e.test_golden import compare_keys, tensors_of
-from tests.e2e.test_round_trip import as_the_peer, same_logits, same_tensors
+from tests.e2e.test_round_trip import as_the_peer, same_logits
 from tests.golden_models import gold
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def test_a_file_as_the_peer_writes_it_reads_back(
     to_gguf: Callable[..., tuple[Path, object]],
     to_hf: Callable[..., Path],
     tmp_path: Path,
+    same_tensors: Callable[[Path, Path], None],
 ) -> None:
     """Written by gguf-py with the peer's keys only: nothing of the way back may hang on keys of our own."""
     model = golden_model(case)

@@ -9,6 +9,7 @@ from llmfit_core.dtypes import DTYPES, FLOATS
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.plan import OutputFile, OutputTensor, Plan
+from llmfit_core.roles import KEPT_FLOAT32
 from llmfit_core.tensors import element_count
 from llmfit_gguf.stream import peak_memory
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from llmfit_core.model import Model
     from llmfit_core.plan import Recipe
+    from llmfit_core.tensors import TensorRef
 
 SHARD_BYTES = 5_000_000_000
 """transformers' own default limit of a shard."""
@@ -52,7 +54,8 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     ):
         if given not in (None, ()):
             raise UnsupportedError("option-not-for-format", f"{option} means nothing to hf folders", "Leave it out.")
-    tensors = [_output(ref.name, ref.tensor, ref.role, recipe.scheme) for ref in model.refs]
+    kept = _kept(model)
+    tensors = [_output(ref, recipe.scheme, ref.name in kept) for ref in model.refs]
     files = _shards(tensors, recipe.split_max_bytes or SHARD_BYTES)
     texts = _side_files(model, recipe.scheme, recipe.name)
     files += [OutputFile(name=n, head=b, size=len(b)) for n, b in sorted(texts.items())]
@@ -65,12 +68,28 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     return Plan(model=model, recipe=recipe, files=tuple(files), events=tuple(events), memory=memory)
 
 
-def _output(name: str, tensor: object, role: str, scheme: str) -> OutputTensor:
-    shape, dtype = tensor.shape, tensor.dtype  # type: ignore[attr-defined]
-    kind = scheme if dtype in FLOATS else dtype
+def _output(ref: TensorRef, scheme: str, kept: bool) -> OutputTensor:
+    kind = scheme if ref.dtype in FLOATS and not (kept and DTYPES[scheme].size < 4) else ref.dtype
     return OutputTensor(
-        name=name, tensor=tensor, type=kind, nbytes=element_count(shape) * DTYPES[kind].size, role=role  # type: ignore[arg-type]
+        name=ref.name,
+        tensor=ref.tensor,
+        type=kind,
+        nbytes=element_count(ref.shape) * DTYPES[kind].size,
+        role=ref.role,
+        reason="stays f32, as it is stored" if kind != scheme and ref.dtype in FLOATS else "",
     )
+
+
+def _kept(model: Model) -> frozenset[str]:
+    """What stays float32 in a 16-bit folder.
+
+    Corrections of the choice of experts always; and what a 16-bit checkpoint itself stores in float32, which its authors
+    meant. A GGUF file has norms and routers in float32 whatever they were.
+    """
+    wide = [r for r in model.refs if r.dtype == "f32"]
+    narrow = sum(element_count(r.shape) for r in model.refs if r.dtype in ("bf16", "f16"))
+    meant = model.checkpoint.gguf is None and narrow > sum(element_count(r.shape) for r in wide)
+    return frozenset(r.name for r in wide if meant or set(r.role.split("+")) & KEPT_FLOAT32)
 
 
 def _shards(tensors: Sequence[OutputTensor], limit: int) -> list[OutputFile]:
