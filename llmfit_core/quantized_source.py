@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from llmfit_core.config import MAX_CONFIG_BYTES
 from llmfit_core.errors import LlmfitError, SourceError, UnsupportedError
 from llmfit_core.events import Event
+from llmfit_core.foreign import unquantized
 from llmfit_core.hparams import read_config
 from llmfit_core.naming import Patterns, unwrap
 from llmfit_core.readers.folder import read_json_object
@@ -337,20 +338,13 @@ def plain(
     if kinds:
         message = f"the weights are {how}: what that lost stays lost, and quantizing them again loses more"
         told = (Event(code="source-quantized", message=message, subject=", ".join(kinds)),)
-    raw = _without(checkpoint.config.raw)
-    values = {k: v for k, v in checkpoint.config.values.items() if k not in KEYS}
     return replace(
         checkpoint,
-        config=replace(checkpoint.config, raw=raw, values=values),
+        config=unquantized(checkpoint.config),
         tensors=tensors,
         quantized=(*checkpoint.quantized, *kinds),
         events=(*checkpoint.events, *told, *events),
     )
-
-
-def _without(raw: Mapping[str, object]) -> dict[str, object]:
-    """A config without the keys of quantization, in text parts too."""
-    return {k: _without(v) if isinstance(v, Mapping) and k.endswith("config") else v for k, v in raw.items() if k not in KEYS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from llmfit_compressed_tensors.floats import float_weight
 from llmfit_compressed_tensors.integers import packed_weight, plain_integers
 from llmfit_compressed_tensors.schemes import PLAIN_FORMATS, Scheme, read_schemes
 from llmfit_core.errors import SourceError
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
 Reader = Callable[[Parts, str, Scheme], "Tensor"]
 """`(parts, module, its scheme) -> weight`; takes the parts that it understood."""
 
+
+def _naive(parts: Parts, module: str, scheme: Scheme) -> Tensor:
+    return (float_weight if scheme.type == "float" else plain_integers)(parts, module, scheme)
+
+
 FORMATS: Mapping[str, Reader] = {
     "pack-quantized": packed_weight,
     "int-quantized": plain_integers,
-    "naive-quantized": plain_integers,
+    "naive-quantized": _naive,
+    "float-quantized": float_weight,
 }
 """How each format is read; another format is one more entry."""
 METHODS = ("compressed-tensors", "compressed_tensors", "sparseml")

@@ -28,6 +28,11 @@ CASES = (
     ("int8-g8-asymmetric", "int-quantized", (12, 40), "bfloat16", {"num_bits": 8, "strategy": "group", "group_size": 8, "symmetric": False}),
     ("int4-rows", "int-quantized", (12, 40), "bfloat16", {"num_bits": 4, "strategy": "channel"}),
     ("int8-naive", "naive-quantized", (12, 40), "float32", {"num_bits": 8, "strategy": "channel"}),
+    ("fp8-tensor", "float-quantized", (12, 40), "float32", {"num_bits": 8, "type": "float", "strategy": "tensor"}),
+    ("fp8-rows", "float-quantized", (12, 40), "bfloat16", {"num_bits": 8, "type": "float", "strategy": "channel"}),
+    ("fp8-g8", "float-quantized", (12, 40), "float16", {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 8}),
+    ("fp8-blocks", "float-quantized", (12, 40), "bfloat16", {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [8, 16]}),
+    ("fp8-naive", "naive-quantized", (12, 40), "bfloat16", {"num_bits": 8, "type": "float", "strategy": "channel"}),
 )
 
 
@@ -38,6 +43,8 @@ def main() -> None:
         scheme = QuantizationScheme(targets=["Linear"], weights={"type": "int", "symmetric": True, **args})
         groups = {"group": k // args.get("group_size", 1), "channel": 1}.get(args["strategy"])
         shape = (1,) if groups is None else (n, groups)
+        if "block_structure" in args:
+            shape = tuple(-(-size // b) for size, b in zip((n, k), args["block_structure"], strict=True))
         half = 1 << args["num_bits"] - 1
         scale = (torch.rand(shape) * 0.02 + 1e-4).to(kind)
         state = {"weight": (torch.randn(n, k) * 0.02 * half / 2).to(kind), "weight_scale": scale}
@@ -53,7 +60,8 @@ def main() -> None:
             "config_groups": {"group_0": group},
         }  # fmt: skip
         tensors = {k: v.contiguous() for k, v in stored.items()} | {"expected": weight.contiguous()}
-        save_file(tensors, HERE / f"{name}.safetensors", metadata={"config": json.dumps(config)})
+        folder = HERE / "floats" if args.get("type") == "float" else HERE
+        save_file(tensors, folder / f"{name}.safetensors", metadata={"config": json.dumps(config)})
 
 
 main()
