@@ -104,7 +104,7 @@ def _of_declaration(noun: str, plural: str, name: str, declaration: object, plug
     try:
         settings = settings_of(plugin, plural, name, declaration)
     except (CheckFailed, NotRun) as error:
-        settings = {"": {}}
+        settings = {"": _unsampled(declaration, str(error))}
         result: Result = "not run" if isinstance(error, NotRun) else "failed"
         yield Row(kind=noun, name=name, check="a sample", subject="", result=result, reason=str(error))
         if plural != "architectures":
@@ -118,6 +118,16 @@ def _of_declaration(noun: str, plural: str, name: str, declaration: object, plug
         for row in run_class(tests, noun, name):
             subject = f"{label} {row.subject}".strip() if len(settings) > 1 else row.subject
             yield Row(**{**asdict(row), "subject": subject})
+
+
+def _unsampled(declaration: object, why: str) -> dict[str, object]:
+    """Settings of an architecture that nothing makes a model of: what goes by the table alone is checked all the same."""
+
+    def nothing(config: Mapping[str, object]) -> Mapping[str, Sequence[int]]:
+        raise NotRun(why)
+
+    classes, kinds = getattr(declaration, "hf_classes", ("",)), getattr(declaration, "model_types", ())
+    return {"config": {"architectures": [classes[0]], "model_type": next(iter(kinds), "")}, "saved_tensors": nothing}
 
 
 def settings_of(plugin: PluginRecord, plural: str, name: str, declaration: object) -> dict[str, dict[str, object]]:
