@@ -136,11 +136,11 @@ def test_auto_round_points_at_the_packing(packing: str, home: str, tmp_path: Pat
         assert f"llmfit-{home}" in error.remedy
 
 
-def test_a_section_that_outlived_its_quantization(tmp_path: Path, config_dir: Path) -> None:
+def test_a_section_that_outlived_its_quantization(tmp_path: Path, bare: None) -> None:
     folder = tiny("llama", tmp_path / "m", config={"quantization_config": {"load_in_4bit": True}})
     assert "plain floats" in refusal(folder).remedy
     said = tiny("llama", tmp_path / "n", config={"quantization": {"group_size": 64, "bits": 4}}, tensors=packed("scales", 64, 1))
-    refusal(said)
+    assert "quantized by mlx" in refusal(said).cause
 
 
 def test_weights_that_cannot_even_be_opened(tmp_path: Path, config_dir: Path) -> None:
@@ -172,3 +172,18 @@ def test_plain_models_are_not_taken_for_quantized(tmp_path: Path, config_dir: Pa
 
     for family in ("llama", "qwen2moe", "phi3", "mixtral"):
         assert by_names(open_checkpoint(tiny(family, tmp_path / family))) is None
+
+
+def test_the_page_names_every_method() -> None:
+    from pathlib import Path
+
+    from llmfit_core.foreign import QUANTIZATIONS
+
+    page = (Path(__file__).parents[2] / "docs/reference/quantizations.md").read_text(encoding="utf-8")
+    decoded, _, refusals = page.partition("## Refused")
+    for kind in QUANTIZATIONS:
+        for method in kind.method.split(" or "):
+            part = decoded if kind.decoder or method == "auto-round" else refusals
+            assert f"`{method}`" in part, method
+            if kind.decoder and kind.decoder != "mxfp4":
+                assert f"llmfit-{kind.decoder}`" in decoded
