@@ -205,7 +205,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
         asserted=tuple(asserted),
         ignored=tuple(ignored),
         unknown=tuple(unknown),
-        events=(*events, *said),
+        events=(*events, *(e for e in said if e.subject not in architecture.config)),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmfit_core import Role, SourceError, UnsupportedError
-from llmfit_core.architecture import ROLES
+from llmfit_core import ROLES, Role, SourceError, UnsupportedError
 from llmfit_deepseek2.tables import HEADS, RANK
 
 

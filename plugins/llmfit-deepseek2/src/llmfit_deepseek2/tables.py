@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from llmfit_core import PRE_NORM_DECODER, Fused, Role, Slot
-from llmfit_core.roles import Dim, Link
+from llmfit_core import PRE_NORM_DECODER, Fused, Link, Role, Slot
+
+if TYPE_CHECKING:
+    from llmfit_core.roles import Dim
 
 Table = dict[str, str | Slot | Fused]
 

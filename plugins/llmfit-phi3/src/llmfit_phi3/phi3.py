@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from llmfit_core import (
     DECODER_CONFIG,
     PRE_NORM_DECODER,
@@ -16,7 +14,6 @@ from llmfit_core import (
     Reads,
     Role,
     Slot,
-    hookimpl,
 )
 
 PHI3_GRAPH = Graph(
@@ -86,9 +83,3 @@ PHI3 = Architecture(
     graphs=(PHI3_GRAPH,),
     waived={"model.layers.{layer}.self_attn.rotary_emb.inv_freq": "recomputed from config.json"},
 )
-
-
-@hookimpl
-def llmfit_architectures() -> Iterable[Architecture]:
-    """The one family."""
-    return (PHI3,)
