@@ -171,6 +171,20 @@ def method_of(checkpoint: Checkpoint) -> str:
     return ""
 
 
+def packing_of_auto_round(checkpoint: Checkpoint) -> str:
+    """What auto-round says of its packing, which is GPTQ's or AWQ's: `gptq`, `gptq_v2`, `awq`; empty where it is neither.
+
+    `auto_round:auto_gptq` stores zero points less one, `auto_round:gptqmodel` and `auto_round` as they are
+    (auto-round's `export_to_autoround/export.py`, `inference/backend.py`).
+    """
+    if method_of(checkpoint) not in ("auto-round", "auto_round", "intel/auto-round"):
+        return ""
+    said = section_of(checkpoint).text("packing_format")
+    if said == "auto_round" or "gptqmodel" in said:
+        return "gptq_v2"
+    return "awq" if "awq" in said else "gptq" if "gptq" in said else ""
+
+
 def side_section(checkpoint: Checkpoint, name: str) -> Section:
     """The object in a side file such as `quantize_config.json`; empty where there is no such file."""
     path = checkpoint.side.get(name)
@@ -305,6 +319,7 @@ def plain(
     kinds: Sequence[str],
     how: str,
     events: Iterable[Event] = (),
+    waived: Mapping[str, str] | None = None,
 ) -> Checkpoint:
     """The checkpoint with the weights in place of their parts, and a config that speaks of no quantization.
 
@@ -315,6 +330,7 @@ def plain(
         kinds: For `Checkpoint.quantized`: `awq-w4g128`; none where no weight was quantized.
         how: For people: `4-bit AWQ, group 128`.
         events: What else was noticed.
+        waived: Names of tensors that say nothing of the weights, with the reason; they go as well.
 
     Raises:
         SourceError: `duplicate-tensor` where a weight is there plain as well.
@@ -323,6 +339,8 @@ def plain(
     for name, ref in checkpoint.tensors.items():
         module = name.rpartition(".")[0]
         weight = f"{module}.weight"
+        if name in (waived or {}):
+            continue
         if name in parts.taken:
             if weight in weights and weight not in tensors:
                 tensors[weight] = TensorRef(name=weight, tensor=weights[weight])
@@ -343,6 +361,7 @@ def plain(
         config=unquantized(checkpoint.config),
         tensors=tensors,
         quantized=(*checkpoint.quantized, *kinds),
+        waived={**checkpoint.waived, **(waived or {})},
         events=(*checkpoint.events, *told, *events),
     )
 

@@ -189,7 +189,7 @@ def pair(
             continue
         module = name.removesuffix(".weight")
         x = round_off(name, weight.T if turned else weight)
-        held[name] = np.ascontiguousarray(x.weight.T) if turned else x.weight
+        held[name] = np.ascontiguousarray(x.weight.T if turned else x.weight)
         quantized |= {f"{module}.{part}": np.ascontiguousarray(value) for part, value in store(module, x).items()}
     folder = path / "quantized"
     folder.mkdir(parents=True)

@@ -102,6 +102,12 @@ class TestTheConfig:
         made = make(tmp_path, section=None, files={"quant_config.json": old})
         same_tensors(converted(made.folder).tensors, converted(made.twin).tensors)
 
+    def test_may_be_auto_rounds(self, tmp_path: Path) -> None:
+        said = {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 32, "sym": False}
+        made = make(tmp_path, section={**said, "extra_config": {"lm_head": {"bits": 16}}})
+        same_tensors(converted(made.folder).tensors, converted(made.twin).tensors)
+        refused(changed(made.folder, section={"extra_config": {Q: {"bits": 8}}}), "config-key-invalid", "extra_config", "8")
+
     @pytest.mark.parametrize("group", [32, -1])
     def test_may_be_missing_where_the_shapes_tell(self, group: int, tmp_path: Path) -> None:
         made = make(tmp_path, group=group, section=None)

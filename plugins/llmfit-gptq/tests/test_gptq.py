@@ -170,7 +170,7 @@ class TestTheConfig:
             ({"meta": {"rotation": "hadamard"}}, "online-rotation", ("hadamard",), 4),
             ({"dynamic": []}, "config-key-invalid", ("dynamic",), 3),
             ({"dynamic": {"+:(": {}}}, "config-key-invalid", ("dynamic", "regular expression"), 3),
-            ({"dynamic": {"+:.*": {"bits": 6}}}, "unknown-bits", ("6", "dynamic"), 4),
+            ({"dynamic": {"+:.*": {"bits": 6}}}, "unknown-bits", ("6", "+:.*"), 4),
         ],
     )
     def test_that_the_tensors_contradict_is_an_error(
@@ -205,6 +205,37 @@ class TestRulesOfSomeModules:
         done = command("plan", folder, "--to", "gguf:f32")
         assert time.monotonic() - began < 5
         assert done.code in (0, 3)
+
+
+class TestAutoRound:
+    """Its own format is GPTQ's (or AWQ's) under another `quant_method`."""
+
+    @pytest.mark.parametrize(("packing", "second"), [("auto_round:auto_gptq", False), ("auto_round:gptqmodel", True), ("auto_round", True)])
+    @pytest.mark.parametrize("bits", [4, 6])
+    def test_is_read(self, packing: str, second: bool, bits: int, tmp_path: Path) -> None:
+        said = {"quant_method": "auto-round", "packing_format": packing, "bits": bits, "group_size": 32, "sym": False, "data_type": "int"}
+        made = make(tmp_path, second=second, bits=bits, index="absent", section=said)
+        same_tensors(converted(made.folder).tensors, converted(made.twin).tensors)
+
+    def test_single_modules_may_differ(self, tmp_path: Path) -> None:
+        extra = {DOWN: {"bits": 8, "group_size": 64}, r".*layers\.1\.mlp.*": {"bits": 2}, "lm_head": {"bits": 16, "data_type": "float"}}
+        said = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 32, "extra_config": extra}
+        bits = lambda m: 8 if m == DOWN else 2 if ".1.mlp." in m else 4  # noqa: E731
+        made = pair(
+            tmp_path,
+            lambda n, w: rounded(w, bits(n.removesuffix(".weight")), 64 if n == f"{DOWN}.weight" else 32),
+            lambda m, x: gptq(x, bits(m), index="absent"),
+            said,
+            ffn=128,
+        )
+        same_tensors(converted(made.folder).tensors, converted(made.twin).tensors)
+
+    @pytest.mark.parametrize("change", [{"data_type": "mx_fp"}, {"act_bits": 8}, {"packing_format": "auto_round:llm_compressor"}])
+    def test_of_another_kind_is_refused(self, change: dict[str, Any], tmp_path: Path) -> None:
+        said = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 32}
+        made = make(tmp_path, index="absent", section={**said, **change})
+        word = str(next(iter(change.values()))).removeprefix("auto_round:")
+        refused(made.folder, "undecodable-source" if "packing_format" in change else "unknown-packing", word, exit_code=4)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ The weight is `(q - z) * s`, the product rounded to the scales' type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from llmfit_core.dequantized import Dequantized, Packed, Turned
@@ -26,6 +27,7 @@ from llmfit_core.quantized_source import (
     as_stored,
     merged,
     method_of,
+    packing_of_auto_round,
     places_of,
     plain,
     refuse_layout,
@@ -52,6 +54,8 @@ _READ = ("gemm", "gemv")
 
 def detects(checkpoint: Checkpoint) -> bool:
     """Whether config.json, a file beside it, or where both are silent the tensors' shapes say AWQ."""
+    if packing_of_auto_round(checkpoint) == "awq":
+        return True
     if not any(n.endswith(".qweight") for n in checkpoint.tensors):
         return method_of(checkpoint) == "awq"
     method = method_of(checkpoint)
@@ -101,7 +105,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     _refuse_activation_scales(checkpoint, modules)
     places = places_of(checkpoint, modules, architectures)
     read = _gemm if version == "gemm" else _gemv
-    symmetric = not section.flag("zero_point", True)
+    symmetric = not section.flag("zero_point", not section.flag("sym", False))
     weights = {f"{m}.weight": as_stored(read(parts, m, group, symmetric), m, places) for m in modules}
     parts.refuse_orphans(("qzeros", "scales", "g_idx"))
     said = "the whole row" if group == -1 else str(group)
@@ -117,6 +121,9 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
 
 def _settings(section: Section) -> tuple[str, int]:
     """The version and the group size, -1 for whole rows."""
+    for name, said in section.mapping("extra_config").items():  # auto-round's word on single modules
+        if not isinstance(said, Mapping) or (said and said.get("bits") not in (16, 32)):
+            raise section.invalid("extra_config", f"has {said!r:.60} for {name!r:.60}; of AWQ all modules are alike or plain")
     bits = section.whole("bits", BITS)
     if bits != BITS:
         raise UnsupportedError(

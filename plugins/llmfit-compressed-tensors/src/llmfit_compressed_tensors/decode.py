@@ -77,13 +77,13 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         scheme = schemes.of(module)
         weights[f"{module}.weight"] = as_stored(FORMATS[scheme.format](parts, module, scheme), module, places)
         used[scheme.name] = scheme
-    events = _left_out(checkpoint, parts)
+    waived, events = _left_out(checkpoint)
     if any(s.activations for s in used.values()):
         message = "the model was made to quantize its activations too (input_activations); what is written here does not"
         events.append(Event(code="activations-plain", message=message, severity="info", subject="input_activations"))
     parts.refuse_orphans(_OF_WEIGHTS)
     if not modules:
-        return plain(checkpoint, {}, parts, kinds=(), how="", events=events)
+        return plain(checkpoint, {}, parts, kinds=(), how="", events=events, waived=waived)
     return plain(
         checkpoint,
         weights,
@@ -91,6 +91,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         kinds=sorted({_kind(s) for s in used.values()}),
         how=" and ".join(sorted({_said(s) for s in used.values()})),
         events=events,
+        waived=waived,
     )
 
 
@@ -103,13 +104,14 @@ def _said(scheme: Scheme) -> str:
     return f"{scheme.bits}-bit compressed-tensors ({scheme.format}, scales of {of})"
 
 
-def _left_out(checkpoint: Checkpoint, parts: Parts) -> list[Event]:
+def _left_out(checkpoint: Checkpoint) -> tuple[dict[str, str], list[Event]]:
     """Scales of what is not stored: activations, and the cache."""
+    waived: dict[str, str] = {}
     events = []
     for ends, what in ((_OF_ACTIVATIONS, "activations are"), (_OF_CACHE, "the cache is")):
         names = [n for n in checkpoint.tensors if n.rpartition(".")[2] in ends]
         if names:
-            parts.taken.update(dict.fromkeys(names))
+            waived |= dict.fromkeys(names, f"{what} not quantized by what is written here")
             message = f"{len(names)} scales are left out ({names[0]}): {what} not quantized by what is written here"
             events.append(Event(code="scales-left-out", message=message, severity="info", subject=names[0]))
-    return events
+    return waived, events

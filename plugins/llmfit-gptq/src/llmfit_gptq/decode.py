@@ -26,6 +26,7 @@ from llmfit_core.quantized_source import (
     Places,
     as_stored,
     method_of,
+    packing_of_auto_round,
     places_of,
     plain,
     require_dtype,
@@ -49,7 +50,7 @@ def detects(checkpoint: Checkpoint) -> bool:
     """Whether config.json, a file beside it, or where both are silent the tensors' shapes say GPTQ."""
     method = method_of(checkpoint)
     if method or checkpoint.gguf is not None:
-        return method == "gptq"
+        return method == "gptq" or packing_of_auto_round(checkpoint).startswith("gptq")
     modules = Parts(checkpoint.tensors).modules("qweight")
     if not modules or section_of(checkpoint).values:
         return False
@@ -83,21 +84,22 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     places = places_of(checkpoint, modules, architectures)
     weights = {f"{m}.weight": as_stored(_weight(parts, m, settings, places), m, places) for m in modules}
     parts.refuse_orphans(_PARTS)
-    biases = [n for n in parts.taken if n.endswith(".bias")]
+    biases = dict.fromkeys((n for n in parts.taken if n.endswith(".bias")), "a bias that the model does not have: all zero")
     events = []
     if biases:
         message = f"{len(biases)} stored biases are left out, which the model does not have: all zero, as is proven in the work"
-        events.append(Event(code="zero-biases", message=message, severity="info", subject=biases[0]))
+        events.append(Event(code="zero-biases", message=message, severity="info", subject=next(iter(biases))))
     kinds = sorted({f"gptq-w{s.bits}g{s.group}" for s in map(settings.of, modules)})
-    formats = "format 2" if settings.second else "format 1"
+    formats = "zero points as they are" if settings.second else "zero points less one"
     return plain(
         checkpoint,
         weights,
         parts,
         kinds=kinds,
-        how=f"{' and '.join(sorted({str(settings.of(m).bits) for m in modules}))}-bit GPTQ ({formats}, "
+        how=f"{' and '.join(sorted({str(settings.of(m).bits) for m in modules}))}-bit GPTQ (stored {formats}, "
         f"group: {' and '.join(sorted({_said(settings.of(m).group) for m in modules}))})",
         events=events,
+        waived=biases,
     )
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
-from llmfit_core.quantized_source import Section, merged, refuse_layout, section_of, side_section
+from llmfit_core.quantized_source import Section, merged, packing_of_auto_round, refuse_layout, section_of, side_section
 
 if TYPE_CHECKING:
-    import re
-
     from llmfit_core.checkpoint import Checkpoint
 
 BITS = (2, 3, 4, 8)
+STREAMED = (2, 3, 4, 5, 6, 7, 8)
+"""What auto-round packs in sequence; gptqmodel's 5, 6 and 7 bits lie otherwise."""
 SIDE_FILES = ("quantize_config.json", "quant_config.json")
 _SPELLINGS = {
     "bits": ("w_bit", "wbits"),
@@ -43,10 +44,21 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """gptqmodel's word on the modules whose names a pattern matches from their beginning."""
+    """gptqmodel's or auto-round's word on some modules.
+
+    Attributes:
+        pattern: Of their names.
+        said: What holds for them; `None` where they are left out.
+        anywhere: Whether the pattern may match anywhere in a name, not just from its beginning.
+    """
 
     pattern: re.Pattern[str]
     said: Said | None
+    anywhere: bool = False
+
+    def speaks_of(self, module: str) -> bool:
+        """Whether the rule is for this module."""
+        return (self.pattern.search if self.anywhere else self.pattern.match)(module) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +82,7 @@ class Settings:
     def of(self, module: str) -> Said:
         """What holds for a module; one that a rule leaves out, and that is quantized all the same, is as the others."""
         for rule in self.rules:
-            if rule.pattern.match(module):
+            if rule.speaks_of(module):
                 return rule.said or self.usual
         return self.usual
 
@@ -92,15 +104,19 @@ def read_settings(checkpoint: Checkpoint) -> Settings:
             "quantize_config.json): zero points may be stored less one or as they are",
             'Fetch quantize_config.json, or write one: {"bits": 4, "group_size": 128, "checkpoint_format": "gptq"}.',
         )
-    _refuse(section)
-    usual = _said(section, section.values, "")
-    rules = []
-    for pattern, value in section.mapping("dynamic").items():
-        rules.append(_rule(section, str(pattern), value, usual))
+    packing = packing_of_auto_round(checkpoint)
+    if packing:
+        _refuse_floats(section)
+        usual = _said(section, section.values, "", known=STREAMED)
+        rules = _rules_of_auto_round(section, usual)
+    else:
+        _refuse(section)
+        usual = _said(section, section.values, "")
+        rules = [_rule(section, str(p), v, usual) for p, v in section.mapping("dynamic").items()]
     return Settings(
         where=section.where,
         usual=usual,
-        second=section.text("checkpoint_format", "gptq") == "gptq_v2",
+        second=(packing or section.text("checkpoint_format", "gptq")) == "gptq_v2",
         static_groups=section.flag("static_groups", False),
         rules=tuple(rules),
     )
@@ -138,14 +154,50 @@ def _rule(section: Section, pattern: str, value: object, usual: Said) -> Rule:
     return Rule(pattern=compiled, said=_said(section, value, pattern, usual))
 
 
-def _said(section: Section, values: Mapping[str, object], pattern: str, usual: Said | None = None) -> Said:
+def _refuse_floats(section: Section) -> None:
+    """auto-round's other types, and its activations, which are stored otherwise."""
+    kind = section.text("data_type", "int")
+    if kind not in ("int", "int_sym", "int_asym"):
+        raise refuse_layout(kind, "whole numbers (int)", f"data_type of {section.where}")
+    if section.whole("act_bits", 16) < 16:
+        raise refuse_layout(f"act_bits {section.values['act_bits']}", "weights alone", section.where)
+    if section.values.get("rotation_config") or section.values.get("transform_config"):
+        raise UnsupportedError(
+            "online-rotation",
+            f"rotation_config of {section.where}: the model turns activations as it runs, which no plain model does",
+            "Convert the model's 16-bit original.",
+        )
+
+
+def _rules_of_auto_round(section: Section, usual: Said) -> list[Rule]:
+    """`extra_config`: names of modules first, then patterns that may match anywhere, in their order."""
+    exact, patterns = [], []
+    for key, value in section.mapping("extra_config").items():
+        if not isinstance(value, Mapping):
+            raise section.invalid("extra_config", f"has {value!r:.60} for {key!r:.60}, no object")
+        if not value:
+            continue
+        bits = Section(values=value, where=f"extra_config in {section.where}").whole("bits", usual.bits)
+        said = None if bits >= 16 else _said(section, value, key, usual, known=STREAMED)
+        exact.append(Rule(pattern=re.compile(re.escape(key) + r"\Z"), said=said))
+        patterns.append(Rule(pattern=section.pattern("extra_config", key), said=said, anywhere=True))
+    return [*exact, *patterns]
+
+
+def _said(
+    section: Section,
+    values: Mapping[str, object],
+    pattern: str,
+    usual: Said | None = None,
+    known: tuple[int, ...] = BITS,
+) -> Said:
     """Bits, group size and order, out of the config or one of its rules."""
-    part = Section(values=values, where=f"{pattern!r:.60} of dynamic in {section.where}" if pattern else section.where)
+    part = Section(values=values, where=f"{pattern!r:.60} in {section.where}" if pattern else section.where)
     bits = part.whole("bits", usual.bits if usual else None)
-    if bits not in BITS:
+    if bits not in known:
         raise UnsupportedError(
             "unknown-bits",
-            f"bits of {part.where} is {bits}; read are {', '.join(map(str, BITS))}",
+            f"bits of {part.where} is {bits}; read are {', '.join(map(str, known))}",
             "Convert the model's 16-bit original, or correct the key.",
         )
     group = part.whole("group_size", usual.group if usual else 128)
