@@ -61,6 +61,8 @@ class Slot:
         either_way: Stored as it is or transposed; the shapes decide (fused experts on disk).
         bare: Stored under the pattern itself, with no `.weight` behind it.
         part: What a bare name is (`bias` for `experts.down_proj_bias`).
+        skip: The hparam that counts rows in front which nothing reads (RoBERTa's positions begin behind its padding's);
+            written as zeros on the way back.
     """
 
     role: str | Fused
@@ -72,6 +74,7 @@ class Slot:
     either_way: bool = False
     bare: bool = False
     part: str = "weight"
+    skip: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,10 +172,12 @@ class Graph:
         format: The exporter's name (`gguf`).
         name: The name the runtime knows it by (`general.architecture`).
         engine: The engine whose sources this was read from (`llama.cpp`).
-        keys: Hparams the loader reads, in the order they are written; absent hparams are left out.
+        keys: Hparams the loader reads, in the order they are written; absent hparams are left out. One whose name begins
+            with `tokenizer.` is a key as it stands, without the graph's name before it.
         constants: Keys written with a fixed value, architecture-relative (`expert_gating_func`).
         fixes: By hparam, the values the graph computes.
         limits: Exact up to so many tokens.
+        bounds: `(hparams) -> sentences`: what the graph leaves out that not every use of the model needs.
         rope: Rope types the graph computes exactly for this architecture.
         rope_rows: `pairs` where the graph's rope takes neighbouring rows ("norm"), `halves` ("neox").
         rope_factors: The graph loads `rope_freqs.weight` (factors per dimension).
@@ -199,6 +204,7 @@ class Graph:
     constants: Mapping[str, object] = field(default_factory=dict)
     fixes: Mapping[str, Fix] = field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
+    bounds: Callable[[Hparams], tuple[str, ...]] | None = None
     rope: frozenset[str] = frozenset({"default", "linear", "yarn"})
     rope_rows: Literal["pairs", "halves"] = "halves"
     rope_factors: bool = False
@@ -237,6 +243,7 @@ class Architecture:
         rope_kinds: Where each kind of layer has a rope of its own (`layer_types`): by kind, the config key of its base.
             The one of `rope_theta` is the model's rope; of the others the base is read under that key and the type is
             the hparam `rope_type.<kind>`. Empty where all layers share one rope.
+        base_prefix: What stands before every name of the base model where a checkpoint was saved with a head (`bert.`).
     """
 
     name: str
@@ -253,6 +260,7 @@ class Architecture:
     waived_layers: Mapping[str, str] = field(default_factory=dict)
     rope_rows: Literal["pairs", "halves"] = "halves"
     rope_kinds: Mapping[str, str] = field(default_factory=dict)
+    base_prefix: str = ""
 
     def slot(self, pattern: str) -> Slot:
         """The table's entry as a `Slot`."""

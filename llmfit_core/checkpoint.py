@@ -37,6 +37,7 @@ class Checkpoint:
         weight_files: The files that hold the tensors.
         gguf: The opened GGUF, for a `.gguf` source.
         vocab: The tokenizer, where the source carries it itself (GGUF).
+        pooling: How token vectors become a text's, where the source is a file that says so (`llmfit_core.pooling`).
         quantized: Element types a decoder found that had lost something already (`q4_1`).
         waived: Source tensors that a decoder found to be no part of the weights, with the reason.
         events: What was noticed.
@@ -52,6 +53,7 @@ class Checkpoint:
     weight_files: tuple[Path, ...] = ()
     gguf: GgufFile | None = None
     vocab: Vocab | None = None
+    pooling: str = ""
     quantized: tuple[str, ...] = ()
     waived: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Event, ...] = ()

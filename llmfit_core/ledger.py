@@ -197,6 +197,11 @@ class Book:
         """One role's `[out, in]` matrix (or `[E, out, in]`) out of a stored tensor."""
         slot, tensor = claim.slot, claim.ref.tensor
         self._require_plain(claim, role)
+        skipped = int(self.hp.get(slot.skip, 0) or 0) if slot.skip and claim.ref.part == "weight" else 0  # type: ignore[call-overload]
+        if skipped >= tensor.shape[0]:
+            skipped = 0  # its shape is held against the config below
+        if skipped:
+            tensor = Slice(tensor, skipped, tensor.shape[0], 0)
         if slot.either_way and claim.ref.part == "weight" and len(tensor.shape) >= 2 and self._lies_transposed(claim):
             tensor = Transpose(tensor)
         if slot.transposed and claim.ref.part == "weight":

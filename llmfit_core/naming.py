@@ -87,8 +87,15 @@ class Patterns:
         return None
 
 
-def unwrap(names: Iterable[str], patterns: Patterns) -> tuple[dict[str, str], tuple[Event, ...]]:
+def unwrap(
+    names: Iterable[str], patterns: Patterns, base_prefix: str = ""
+) -> tuple[dict[str, str], tuple[Event, ...]]:
     """Canonical names by source name: wrappers' prefixes gone, a missing `model.` added, where that makes a match.
+
+    Args:
+        names: The source's.
+        patterns: What they may match.
+        base_prefix: See `llmfit_core.architecture.Architecture`.
 
     Raises:
         SourceError: `colliding-names` where two source names become one.
@@ -96,7 +103,7 @@ def unwrap(names: Iterable[str], patterns: Patterns) -> tuple[dict[str, str], tu
     out: dict[str, str] = {}
     changes: Counter[str] = Counter()
     for name in names:
-        plain, note = _unwrap_one(name, patterns)
+        plain, note = _unwrap_one(name, patterns, base_prefix)
         out[name] = plain
         if note:
             changes[note] += 1
@@ -116,7 +123,7 @@ def unwrap(names: Iterable[str], patterns: Patterns) -> tuple[dict[str, str], tu
     return out, events
 
 
-def _unwrap_one(name: str, patterns: Patterns) -> tuple[str, str]:
+def _unwrap_one(name: str, patterns: Patterns, base_prefix: str = "") -> tuple[str, str]:
     if patterns.match(name):
         return name, ""
     pieces = name.split(".")
@@ -125,7 +132,7 @@ def _unwrap_one(name: str, patterns: Patterns) -> tuple[str, str]:
     for _ in range(6):
         if patterns.match(plain):
             break
-        for prefix, instead in _WRAPPERS:
+        for prefix, instead in ((base_prefix, ""), *_WRAPPERS) if base_prefix else _WRAPPERS:
             if plain.startswith(prefix):
                 plain = instead + plain[len(prefix) :]
                 removed.append(prefix)

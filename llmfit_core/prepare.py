@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from llmfit_core.checkpoint import Checkpoint, open_checkpoint
 from llmfit_core.errors import LlmfitError, UnsupportedError
 from llmfit_core.foreign import is_known, refusal, refuse_undecoded, stated
+from llmfit_core.pooling import POOLINGS, Pooling, read_pooling
 from llmfit_core.recognise import recognise, screen
 from llmfit_core.resolve import resolve
 
@@ -95,7 +96,11 @@ def prepare(
         stated = checkpoint.config.values.get("vocab_size")
         fitted = fit_vocab(model.vocab, rows, stated if isinstance(stated, int) else None)
         model = replace(model, vocab=fitted)
-    return Prepared(model=replace(model, events=(*noticed, *model.events)), decoders=tuple(decoders), plugins=plugins)
+    pooling = read_pooling(checkpoint.side) if not checkpoint.pooling else Pooling(checkpoint.pooling)
+    if pooling.name and "pooling_type" not in model.hparams:
+        model = replace(model, hparams={**model.hparams, "pooling_type": POOLINGS[pooling.name]})
+    events = (*noticed, *model.events, *pooling.events)
+    return Prepared(model=replace(model, events=events), decoders=tuple(decoders), plugins=plugins)
 
 
 def _screen(config: Config, label: str, registry: PluginRegistry, architectures: Sequence[Architecture]) -> None:

@@ -76,14 +76,16 @@ def resolve(
     """
     read = read_config(checkpoint.config, architecture)
     patterns = Patterns([*architecture.tensors, *architecture.waived])
-    names, events = unwrap(checkpoint.tensors, patterns)
+    names, events = unwrap(checkpoint.tensors, patterns, architecture.base_prefix)
     claims, waived = _claim(checkpoint, architecture, patterns, names, read.hparams)
     hparams, inferred = _complete(read, architecture, claims)
     read = replace(read, hparams=hparams)
     _require_frequencies(checkpoint, waived, names, hparams)
     book = Book(architecture, read, claims)
     tensors = book.canonical()
-    tensors, head_events, same_head = _head(tensors, read.hparams, same_head)
+    head_events: tuple[Event, ...] = ()
+    if any(Role.HEAD in slot_roles(architecture.slot(p)) for p in architecture.tensors):
+        tensors, head_events, same_head = _head(tensors, read.hparams, same_head)
     if not checkpoint.config.left_out:
         left = [n for n in waived if waived[n].startswith("not part of the text model")]
         if left:

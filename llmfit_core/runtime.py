@@ -80,6 +80,7 @@ class LaunchOptions:
         warmup: Run an empty batch first.
         host: Address to serve on.
         port: Port to serve on; 0 for a free one.
+        pooling: How token vectors become one (`mean`, `cls`, `last`, `none`, `rank`); empty for the file's way.
     """
 
     context: int | None = None
@@ -92,6 +93,7 @@ class LaunchOptions:
     warmup: bool = True
     host: str = "127.0.0.1"
     port: int = 8080
+    pooling: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,8 @@ class Runtime:
             Generated`; `on_text` receives each piece as it comes. Runs the engine in a child process.
         score: `(model path, token ids, options) -> list of log-probability lists`, one per position of
             the ids, each over the whole vocabulary, for the next token. In a child process.
+        embed: `(model path, token ids, options) -> vectors`: one for the text where the model or the options pool, else
+            one a token; as computed, not brought to length one. In a child process.
         tokenize: `(model path, texts, add_special) -> list of id lists`. In a child process.
         explain: `(model path) -> (last lines of a launch that died) -> the error they mean, or None`.
     """
@@ -162,6 +166,7 @@ class Runtime:
         | None
     ) = None
     score: Callable[[Path, Sequence[int], LaunchOptions], list[list[float]]] | None = None
+    embed: Callable[[Path, Sequence[int], LaunchOptions], list[list[float]]] | None = None
     tokenize: Callable[[Path, Sequence[str], bool], list[list[int]]] | None = None
     explain: Callable[[Path], Callable[[tuple[str, ...]], LlmfitError | None]] | None = None
 

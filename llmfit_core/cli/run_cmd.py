@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from llmfit_core.cli.context import registry
 from llmfit_core.cli.convert_cmd import Json
 from llmfit_core.cli.results import print_json
 from llmfit_core.errors import LaunchError, PluginError, SourceError
+from llmfit_core.pooling import is_pooled, sees_backwards_alone
 from llmfit_core.runtime import LaunchOptions
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ Mlock = Annotated[bool, typer.Option("--mlock", help="Keep the model in memory."
 NoMmap = Annotated[bool, typer.Option("--no-mmap", help="Read the file instead of mapping it.")]
 FreqBase = Annotated[float | None, typer.Option("--rope-freq-base", help="Rope base for this launch.")]
 FreqScale = Annotated[float | None, typer.Option("--rope-freq-scale", help="Rope scale for this launch.")]
+Pooling = Annotated[
+    str,
+    typer.Option("--pooling", help="How token vectors become one (mean, cls, last, none, rank); the file's way otherwise."),
+]
 NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Do not run an empty batch first.")]
 
 
@@ -47,11 +53,19 @@ def run(
     rope_freq_base: FreqBase = None,
     rope_freq_scale: FreqScale = None,
     no_warmup: NoWarmup = False,
+    pooling: Pooling = "",
     as_json: Json = False,
 ) -> None:
-    """Answer one prompt."""
+    """Answer one prompt; print the vector of a text where the model embeds."""
     path = _artifact(model)
     chosen = _runtime(registry(), path, runtime)
+    if pooling or _embeds(path):
+        options = LaunchOptions(
+            context=context, threads=threads, gpu_layers=gpu_layers, mlock=mlock, mmap=not no_mmap,
+            rope_freq_base=rope_freq_base, rope_freq_scale=rope_freq_scale, pooling=pooling,
+        )  # fmt: skip
+        _embed(chosen, path, prompt if prompt is not None else sys.stdin.read(), options, as_json)
+        return
     if chosen.generate is None:
         raise LaunchError("cannot-generate", f"runtime {chosen.name} only serves", "Use `llmfit serve`.")
     text = prompt if prompt is not None else sys.stdin.read()
@@ -85,6 +99,20 @@ def run(
         print(f"{answer.tokens} tokens in {answer.seconds:.1f} s, starting and loading included", file=sys.stderr)
 
 
+def _embed(runtime: Runtime, path: Path, text: str, options: LaunchOptions, as_json: bool) -> None:
+    """Print a text's vector, or its tokens' vectors, as JSON: as computed, not brought to length one."""
+    if runtime.embed is None or runtime.tokenize is None:
+        raise LaunchError("cannot-embed", f"runtime {runtime.name} makes no vectors", "Use `llmfit serve`.")
+    ids = runtime.tokenize(path, [text], True)[0]
+    rows = runtime.embed(path, ids, options)
+    if as_json:
+        print_json({"embedding": {"vectors": rows, "tokens": len(ids), "pooled": len(rows) == 1}})
+        return
+    for row in rows:
+        print(json.dumps(row))
+    print(f"{len(rows)} of {len(rows[0])} numbers, from {len(ids)} tokens; not brought to length one", file=sys.stderr)
+
+
 def serve(
     model: ModelPath,
     runtime: RuntimeName = None,
@@ -98,6 +126,7 @@ def serve(
     rope_freq_base: FreqBase = None,
     rope_freq_scale: FreqScale = None,
     no_warmup: NoWarmup = False,
+    pooling: Pooling = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -108,7 +137,7 @@ def serve(
     chosen = _runtime(registry(), path, runtime)
     options = LaunchOptions(
         context=context, threads=threads, gpu_layers=gpu_layers, mlock=mlock, mmap=not no_mmap, host=host, port=port,
-        rope_freq_base=rope_freq_base, rope_freq_scale=rope_freq_scale, warmup=not no_warmup,
+        rope_freq_base=rope_freq_base, rope_freq_scale=rope_freq_scale, warmup=not no_warmup, pooling=pooling,
     )  # fmt: skip
     plan = chosen.plan(path, options)
     body = {
@@ -179,6 +208,11 @@ def _runtime(plugins: PluginRegistry, path: Path, name: str | None) -> Runtime:
         f"nothing here runs {path.name}" + (f" ({'; '.join(reasons)})" if reasons else ": no runtime plugin is loaded"),
         "Install one: pip install llmfit-llamacpp; `llmfit plugins list` shows what failed.",
     )
+
+
+def _embeds(path: Path) -> bool:
+    """Whether a file is made for vectors: it says how to pool them, or that every token sees every other."""
+    return is_pooled(path) or not sees_backwards_alone(path)
 
 
 def _has_template(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ TEMPLATE_FOLDER = "additional_chat_templates"
 SIDE_FILE_BYTES = 128 << 20
 """More than any tokenizer in use (Gemma's `tokenizer.json` has 33 MB), less than hurts."""
 _NAMES = 100_000
+_MODULES = 64
+MODULE_FILE = re.compile(r"[0-9]+_[A-Za-z0-9_-]+/config\.json")
+"""Where a module of sentence-transformers has its settings, below the model's folder."""
 
 
 def require_file(path: Path) -> int:
@@ -113,8 +117,8 @@ def parse_json_object(data: bytes, label: str) -> dict[str, Any]:
 def folder_files(root: Path) -> dict[str, Path]:
     """The plain files of a model folder by name, sorted: `{"config.json": Path(...)}`.
 
-    Files of `additional_chat_templates/` are included under `additional_chat_templates/NAME`; other
-    folders and hidden files are not. Paths stay as they are named: links into a hub cache's blobs are
+    Files of `additional_chat_templates/` are included under `additional_chat_templates/NAME`, and the `config.json` of
+    folders named like sentence-transformers' modules (`1_Pooling`); other folders and hidden files are not. Paths stay as they are named: links into a hub cache's blobs are
     not resolved, since the blob's name says nothing. Dangling links of weight files stay in the
     mapping, so that only who needs them stumbles (`require_file` names link and target); those of side files
     are refused here; others are left out.
@@ -127,6 +131,11 @@ def folder_files(root: Path) -> dict[str, Path]:
     templates = root / TEMPLATE_FOLDER
     if templates.is_dir():
         _collect(templates, f"{TEMPLATE_FOLDER}/", found)
+    if "modules.json" in found:
+        for config in sorted(root.glob("[0-9]*_*/config.json"))[:_MODULES]:
+            name = config.relative_to(root).as_posix()
+            if MODULE_FILE.fullmatch(name) and config.is_file():
+                found[name] = config
     return dict(sorted(found.items()))
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
-from llmfit_core.readers.folder import SIDE_FILE_BYTES, SIDE_SUFFIXES, TEMPLATE_FOLDER, folder_files, read_json_object
+from llmfit_core.readers.folder import (
+    MODULE_FILE,
+    SIDE_FILE_BYTES,
+    SIDE_SUFFIXES,
+    TEMPLATE_FOLDER,
+    folder_files,
+    read_json_object,
+)
 from llmfit_core.readers.hub_access import HubAccess, RangeReader, hub_errors, offline_error
 from llmfit_core.readers.remote import Remote
 from llmfit_core.readers.safetensors import header_length, read_safetensors, read_safetensors_header_bytes, refs
@@ -174,7 +181,9 @@ def _list(repo: str, revision: str | None, access: HubAccess) -> _Listing:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether `name` is a file of the top folder, or a chat template beside it."""
+    """Whether `name` is a file of the top folder, a chat template beside it, or a module's settings."""
+    if MODULE_FILE.fullmatch(name):
+        return True
     base = name.removeprefix(f"{TEMPLATE_FOLDER}/")
     return bool(base) and base.isprintable() and not base.startswith(".") and not set(base) & set("/\\:")
 

@@ -224,7 +224,7 @@ class Spaces:
         events: list[Event] = []
         if self.prefix and self.first_only:
             events.append(spacing_event(_FILE))
-        if self.prefix and self.metaspace:
+        if self.prefix and self.metaspace and not self.white:  # which leaves no leading space
             events.append(leading_event(_FILE))
         return events
 

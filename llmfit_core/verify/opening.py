@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from llmfit_core.errors import LlmfitError, SourceError, VerificationError
 from llmfit_core.events import Event
+from llmfit_core.pooling import sees_backwards_alone
 from llmfit_core.runtime import LaunchOptions
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ SHARE = 0.5
 
 
 def prove_opens(runtime: Runtime, path: Path, size: int) -> tuple[dict[str, object], tuple[Event, ...]]:
-    """Load a model in `runtime` and ask for two next-token distributions.
+    """Load a model in `runtime` and ask for two next-token distributions, or for the vector of two tokens.
 
     Args:
         runtime: One that can score.
@@ -34,12 +35,15 @@ def prove_opens(runtime: Runtime, path: Path, size: int) -> tuple[dict[str, obje
     """
     import psutil
 
-    if runtime.score is None:
+    causal = path.suffix != ".gguf" or sees_backwards_alone(path)
+    compute = runtime.score if causal else runtime.embed
+    if compute is None:
         return {}, ()
     if size > psutil.virtual_memory().available * SHARE:
         return {}, (_left(f"its {size / 1e9:.1f} GB leave too little memory here"),)
     try:
-        rows = runtime.score(path, (1, 2), LaunchOptions(context=64, warmup=False, gpu_layers=0))
+        # The first token's vector is what a classifier looks at too.
+        rows = compute(path, (1, 2), LaunchOptions(context=64, warmup=False, gpu_layers=0, pooling="" if causal else "cls"))
     except SourceError as error:
         if error.code == "not-finite":
             raise _no_numbers(runtime) from error
@@ -57,7 +61,7 @@ def _no_numbers(runtime: Runtime) -> VerificationError:
     """The weights are finite, which conversion has seen; what is computed from them is not."""
     return VerificationError(
         "not-finite",
-        f"{runtime.name} computes no finite probabilities from the written file, whose weights are all finite",
+        f"{runtime.name} computes no finite numbers from the written file, whose weights are all finite",
         "Look for weights of absurd size in the source, and fetch it again; --no-verify writes the file all the same.",
     )
 

@@ -142,7 +142,7 @@ def _numbers(kind: str, values: Any) -> bytes:
     """Numbers in GGUF's type, refusing what the type cannot hold."""
     import numpy as np
 
-    given = np.asarray(values)
+    given = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.asarray(values)
     if given.size == 0:
         return b""
     if kind == "bool":

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from llmfit_core.architecture import ROLES, Architecture, Fused, Graph, Reads, Slot, slot_roles
 from llmfit_core.config import normalise
+from llmfit_core.dtypes import DTYPES
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.model import Key
+from llmfit_core.pooling import POOLINGS
 from llmfit_core.readers.ggml_types import PLAIN
 from llmfit_core.roles import Role
-from llmfit_core.tensors import TensorRef
+from llmfit_core.tensors import Given, TensorRef, element_count
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
 from llmfit_core.transform import Affine, Concat, Slice, Transpose, regroup
 from llmfit_gguf.key_checks import check_keys
 from llmfit_gguf.layout import from_gguf, parse
+from llmfit_gguf.metadata import BARE
 from llmfit_gguf.rope_back import rope_config, shortest
 from llmfit_gguf.unsaid import ARCHITECTURE, head_is_copy, restored
 from llmfit_gguf.values import values_of
@@ -52,6 +55,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     file = checkpoint.gguf
     assert file is not None
     name = _text(file, "general.architecture")
+    pooled = file.kv.get(f"{name}.pooling_type")
     architecture, graph = _find(file, name, architectures)
     hparams = _hparams(file, architecture, graph)
     values, waived = values_of(file)
@@ -88,6 +92,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         config=config,
         tensors={r.name: r for r in refs},
         vocab=vocab,
+        pooling=next((n for n, number in POOLINGS.items() if pooled is not None and number == pooled.value), ""),
         quantized=tuple(quantized),
         waived={**checkpoint.waived, **waived},
         events=(*checkpoint.events, *events),
@@ -137,6 +142,9 @@ def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[s
             if not isinstance(value, (int, float, str, bool)):
                 value = list(value)
             hparams[key.removeprefix(prefix)] = value
+    for key in graph.keys:
+        if key.startswith(BARE) and key in file.kv:
+            hparams[key] = file.kv[key].value
     check_keys(file, prefix, hparams)
     heads = hparams["attention.head_count"]
     hparams.setdefault("attention.head_count_kv", heads)
@@ -146,6 +154,7 @@ def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[s
     embed = file.tensors.get("token_embd.weight")
     if embed is not None:
         hparams["vocab_rows"] = hparams["vocab_size"] = embed.shape[0]
+    hparams = {**_stated(file, architecture, graph), **hparams}
     if graph.assumes is not None:
         held = frozenset(key.role for key in map(parse, file.tensors) if key is not None)
         hparams = {**graph.assumes({**hparams, ROLES: held}), **hparams}
@@ -228,6 +237,9 @@ def _to_hf(
 
 
 def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str, hparams: Mapping[str, Any]) -> Tensor:
+    skipped = int(hparams.get(slot.skip) or 0) if slot.skip and part == "weight" else 0
+    if skipped:
+        parts = tuple(Concat((_zeros((skipped, *p.shape[1:]), p.dtype), p), 0) for p in parts)
     if slot.shift and part == "weight":
         parts = tuple(Affine(p, shift=-slot.shift) for p in parts)
     if not isinstance(slot.role, Fused) or len(parts) == 1:
@@ -237,6 +249,10 @@ def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str, hparams: Mapping[s
     else:
         tensor = Concat(parts, slot.role.axis + len(parts[0].shape) - (2 if part == "weight" else 1))
     return Transpose(tensor) if slot.transposed and part == "weight" else tensor
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
+    return Given(bytes(element_count(shape) * DTYPES[dtype].size), shape, dtype)
 
 
 def _config(

@@ -104,6 +104,8 @@ def limits(model: Model, graph: Graph) -> tuple[int | None, tuple[Event, ...]]:
     """Up to where the graph is exact, and the bounds as events."""
     exact: list[int] = []
     events = []
+    for message in graph.bounds(model.hparams) if graph.bounds is not None else ():
+        events.append(Event(code="bound-graph", message=message, severity="bound", subject=graph.name))
     context = model.integer("context_length")
     for limit in graph.limits:
         tokens = model.integer(limit.hparam)

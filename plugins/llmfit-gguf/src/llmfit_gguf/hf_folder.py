@@ -10,6 +10,8 @@ from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.plan import OutputFile, OutputTensor, Plan
 from llmfit_core.roles import KEPT_FLOAT32
+from llmfit_core.pooling import pooling_files
+from llmfit_core.readers.folder import MODULE_FILE
 from llmfit_core.tensors import element_count
 from llmfit_gguf.stream import peak_memory
 
@@ -35,6 +37,9 @@ CARRIED = (
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 )
 
 
@@ -146,13 +151,18 @@ def _side_files(model: Model, scheme: str, name: str | None) -> dict[str, bytes]
     elif checkpoint.gguf is not None:
         config["_name_or_path"] = model.name
     out = {"config.json": _json(config)}
-    carried = [n for n in checkpoint.side if n in CARRIED or n.startswith("additional_chat_templates/")]
+    carried = [
+        n
+        for n in checkpoint.side
+        if n in CARRIED or n.startswith("additional_chat_templates/") or MODULE_FILE.fullmatch(n)
+    ]
     for name in carried:
         out[name] = checkpoint.side[name].read_bytes()
     if checkpoint.gguf is not None and model.vocab is not None:
         from llmfit_core.tokenizer.write import vocab_files
 
         out |= vocab_files(model.vocab)
+        out |= pooling_files(checkpoint.pooling, model.integer("embedding_length"))
         out["generation_config.json"] = _json(_generation(model))
     return out
 

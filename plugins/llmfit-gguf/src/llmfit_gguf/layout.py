@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmfit_core.tensors import Tensor
 
 _BLOCK = re.compile(r"blk\.(\d{1,5})\.(.+)\.(weight|bias|scale)")
-_WHOLE = re.compile(r"([a-z][a-z0-9_]*)\.(weight|bias|scale)")
+_WHOLE = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z]+)?)\.(weight|bias|scale)")
 
 
 def spell(key: Key, graph: Graph) -> str:

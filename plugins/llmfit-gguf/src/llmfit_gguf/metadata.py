@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from llmfit_core.architecture import Graph
     from llmfit_core.model import Model
 
+BARE = "tokenizer."
 FLOAT_KEYS = ("epsilon", "freq_base", "scale", "factor")
 
 
@@ -24,7 +25,9 @@ def hparam_keys(model: Model, graph: Graph) -> dict[str, KV]:
         if name == "vocab_size":
             value = model.hparams.get("vocab_rows", value)
         if value is not None:
-            out[f"{graph.name}.{name}"] = _typed(name, value)
+            out[name if name.startswith(BARE) else f"{graph.name}.{name}"] = _typed(name, value)
+    if "pooling_type" in model.hparams and "pooling_type" not in graph.constants:
+        out[f"{graph.name}.pooling_type"] = _typed("pooling_type", model.hparams["pooling_type"])
     for name, value in graph.constants.items():
         out[f"{graph.name}.{name}"] = _typed(name, value)
     return out
@@ -35,6 +38,8 @@ def _typed(name: str, value: object) -> KV:
         return KV("bool", value)
     if isinstance(value, str):
         return KV("string", value)
+    if isinstance(value, (list, tuple)) and isinstance(value[0], str):
+        return KV("array[string]", list(value))
     if isinstance(value, (list, tuple)):
         return KV("array[bool]" if isinstance(value[0], bool) else "array[int32]", list(value))
     if isinstance(value, float) or name.endswith(FLOAT_KEYS):

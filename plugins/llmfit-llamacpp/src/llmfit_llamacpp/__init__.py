@@ -55,6 +55,12 @@ def _score(path: Path, ids: Sequence[int], options: LaunchOptions) -> list[list[
     return score(path, ids, options)
 
 
+def _embed(path: Path, ids: Sequence[int], options: LaunchOptions) -> list[list[float]]:
+    from llmfit_llamacpp.embedding import embed
+
+    return embed(path, ids, options)
+
+
 def _tokenize(path: Path, texts: Sequence[str], add_special: bool) -> list[list[int]]:
     from llmfit_llamacpp.tokenizing import tokenize
 
@@ -75,6 +81,7 @@ LLAMACPP = Runtime(
     plan=_plan,
     generate=_generate,
     score=_score,
+    embed=_embed,
     tokenize=_tokenize,
     explain=_explain,
 )

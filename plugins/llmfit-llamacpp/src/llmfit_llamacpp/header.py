@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.pooling import POOLINGS
 from llmfit_core.readers.gguf import GgufFile, read_gguf
 
 EXACT_KEY = "llmfit.exact_context"
@@ -33,6 +34,8 @@ class Header:
             a window may keep fewer.
         state_bytes: Of recurrent layers, for one sequence.
         widths: Embedding, feed-forward and head counts, each the largest of all layers.
+        causal: Each token sees only those before it; else the model embeds and generates nothing.
+        pooling: How it makes one vector of a text's (`mean`, `cls`, `last`, `rank`); empty where nothing is said.
     """
 
     path: Path
@@ -48,6 +51,13 @@ class Header:
     cache_values_per_token: int
     state_bytes: int
     widths: tuple[int, int, int]
+    causal: bool = True
+    pooling: str = ""
+
+    @property
+    def embeds(self) -> bool:
+        """It is made for vectors."""
+        return bool(self.pooling) or not self.causal
 
 
 def find_model(path: Path) -> Path:
@@ -106,6 +116,8 @@ def read_header(path: Path) -> Header:
     original = keys.whole(f"{a}.rope.scaling.original_context_length", 0)
     tokens = file.kv.get("tokenizer.ggml.tokens")
     token_embedding = file.tensors.get("token_embd.weight")
+    causal = file.kv.get(f"{a}.attention.causal")
+    pooled = keys.whole(f"{a}.pooling_type", 0)
     return Header(
         path=file.files[0],
         file=file,
@@ -119,6 +131,8 @@ def read_header(path: Path) -> Header:
         weight_bytes=sum(t.nbytes for t in file.tensors.values()),
         cache_values_per_token=sum(kv_heads) * (k + v),
         state_bytes=_state_bytes(keys, a, layers),
+        causal=causal is None or bool(causal.value),
+        pooling=next((n for n, number in POOLINGS.items() if number == pooled and number), ""),
         widths=(embedding, max(keys.each(f"{a}.feed_forward_length", layers, 0), default=0), widest),
     )
 
@@ -198,6 +212,6 @@ def buffer_bytes(header: Header, context: int, exact: bool = False) -> int:
     scores per head as well. The process itself takes 96 MiB.
     """
     embedding, forward, heads = header.widths
-    batch = min(512, max(context, 1))
+    batch = max(context, 1) if header.embeds else min(512, max(context, 1))
     scores = 4 * heads * batch * context if exact else 0
     return (96 << 20) + 4 * batch * (5 * embedding + 3 * forward) + 2 * batch * context + scores + 4 * header.vocabulary

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmfit_core.errors import LaunchError
+from llmfit_core.errors import LaunchError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.launch import free_port, require_free_port
+from llmfit_core.pooling import POOLINGS
 from llmfit_core.runtime import LaunchOptions, LaunchPlan
 from llmfit_llamacpp.capabilities import has_graph, has_pretokenizer
 from llmfit_llamacpp.diagnose import graph_missing, pretokenizer_missing
@@ -55,14 +56,32 @@ def plan(path: Path, options: LaunchOptions) -> LaunchPlan:
             `bad-option`.
     """
     _check(options)
-    ready = prepare(path, options)
+    header = read_header(path)
+    embeds = header.embeds or bool(options.pooling)
+    ready = prepare(path, options, embed=embeds)
     port = options.port or free_port(options.host)
     require_free_port(options.host, port)
     settings = replace(
         chosen(ready.header.path, ready.context, options), port=port, ui=True, alias=_alias(ready.header)
     )
     events = list(ready.events)
-    if not ready.header.has_template:
+    if embeds:
+        # The server ranks only where it is told to.
+        pooling = options.pooling or {"": "mean", "rank": "rank"}.get(header.pooling, "")
+        settings = replace(settings, embed=True, pooling=pooling, ui=False, chat=False)
+        if not options.pooling and not header.pooling:
+            events.append(
+                Event(
+                    code="pooling-assumed",
+                    message="the file does not say how token vectors become one: their mean is taken, as sentence-transformers "
+                    "does then; --pooling chooses",
+                    severity="fallback",
+                    subject=f"{header.architecture}.pooling_type",
+                )
+            )
+        asked = "/v1/rerank" if (options.pooling or header.pooling) == "rank" else "/v1/embeddings"
+        events.append(Event(code="embeds", message=f"it makes vectors and no text: ask {asked}", severity="info"))
+    elif not ready.header.has_template:
         events.append(
             Event(
                 code="no-chat-template",
@@ -87,7 +106,9 @@ def plan(path: Path, options: LaunchOptions) -> LaunchPlan:
     )
 
 
-def prepare(path: Path, options: LaunchOptions, least_context: int | None = None, exact: bool = False) -> Prepared:
+def prepare(
+    path: Path, options: LaunchOptions, least_context: int | None = None, exact: bool = False, embed: bool = False
+) -> Prepared:
     """Everything about a launch that can be decided before anything is loaded.
 
     Args:
@@ -95,9 +116,19 @@ def prepare(path: Path, options: LaunchOptions, least_context: int | None = None
         options: What was asked.
         least_context: Tokens this launch has to hold, where nothing was asked.
         exact: With the float32 cache.
+        embed: For vectors; else a model that only embeds is refused.
+
+    Raises:
+        UnsupportedError: `only-embeds`.
     """
     _check(options)
     header = read_header(path)
+    if not header.causal and not embed:
+        raise UnsupportedError(
+            "only-embeds",
+            f"{path} makes vectors of texts and generates nothing: every token in it sees every other",
+            "Use llmfit run MODEL TEXT for the vector, or llmfit serve and /v1/embeddings.",
+        )
     engine = find_engine()
     if not has_graph(header.architecture):
         raise graph_missing(str(header.path), header.architecture)
@@ -148,6 +179,7 @@ def _check(options: LaunchOptions) -> None:
         ("port", options.port, 0 <= options.port < 1 << 16),
         ("rope-freq-base", options.rope_freq_base, _positive(options.rope_freq_base)),
         ("rope-freq-scale", options.rope_freq_scale, _positive(options.rope_freq_scale)),
+        ("pooling", options.pooling, options.pooling in ("", *POOLINGS)),
         ("host", options.host, bool(options.host) and options.host.isprintable() and "/" not in options.host),
     ):
         if not fine:

@@ -39,6 +39,8 @@ class Settings:
         chat: Read the file's chat template. Without, a template that does not compile does no harm.
         ui: Offer llama.cpp's page for browsers.
         alias: Name of the model in the API.
+        embed: Vectors are wanted, and no text.
+        pooling: Override of how token vectors become one; empty for the file's way.
     """
 
     model: Path
@@ -56,6 +58,8 @@ class Settings:
     chat: bool = True
     ui: bool = False
     alias: str = ""
+    embed: bool = False
+    pooling: str = ""
 
 
 def chosen(model: Path, context: int, options: LaunchOptions) -> Settings:
@@ -91,6 +95,7 @@ def _worker_flags(s: Settings) -> list[str]:
         ("--rope-freq-base", s.rope_freq_base),
         ("--rope-freq-scale", s.rope_freq_scale),
         ("--alias", s.alias or None),
+        ("--pooling", s.pooling or None),
     ):
         if value is not None:
             argv.append(f"{flag}={value}")
@@ -101,6 +106,7 @@ def _worker_flags(s: Settings) -> list[str]:
         ("--exact", s.exact),
         ("--no-chat", not s.chat),
         ("--ui", s.ui),
+        ("--embed", s.embed),
     ):
         if on:
             argv.append(flag)
@@ -135,6 +141,9 @@ def _server_flags(s: Settings, known: frozenset[str]) -> list[str]:
         argv += ["--chat-template", "chatml"]
     if s.alias:
         argv += ["--alias", s.alias]
+    if s.embed:  # a text has to be computed whole where every token sees every other
+        argv += ["--embeddings", "--batch-size", str(s.context), "--ubatch-size", str(s.context)]
+        argv += ["--pooling", s.pooling] if s.pooling else []
     if not s.ui:
         argv += [flag for flag in ("--no-ui", "--no-webui") if flag in known][:1]
     if "--fit" in known:

@@ -83,7 +83,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     serve.add_argument("--rope-freq-base", type=float)
     serve.add_argument("--rope-freq-scale", type=float)
     serve.add_argument("--alias", default="")
-    for flag in ("--no-mmap", "--mlock", "--no-warmup", "--exact", "--no-chat", "--ui"):
+    serve.add_argument("--pooling", default="")
+    for flag in ("--no-mmap", "--mlock", "--no-warmup", "--exact", "--no-chat", "--ui", "--embed"):
         serve.add_argument(flag, action="store_true")
     return parser.parse_args(argv)
 
@@ -127,6 +128,11 @@ def _params(xllamacpp: Any, given: argparse.Namespace, key: str) -> Any:
         params.rope_freq_scale = given.rope_freq_scale
     if given.no_chat:
         params.chat_template = "chatml"
+    if given.embed:  # a text has to be computed whole where every token sees every other
+        params.embedding = True
+        params.n_batch = params.n_ubatch = given.context
+        if given.pooling:
+            params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{given.pooling.upper()}")
     if given.alias:
         params.model_alias = {given.alias}
     if key:
