@@ -250,6 +250,10 @@ class Architecture:
     hf_classes: tuple[str, ...]
     model_types: tuple[str, ...] = ()
     tensors: Mapping[str, str | Fused | Slot]
+        rope_default: What the class takes for `rope_scaling` where a config states none; empty for plain rope.
+        part_defaults: By model type, the values of keys that its own config class assumes where `config` says something
+            else or nothing: read for a text part of a larger model, of which some versions of transformers save only
+            what differs from its class, and for every model type but the first.
     config: Mapping[str, Use]
     wiring: tuple[Link, ...] = ()
     graphs: tuple[Graph, ...] = ()
@@ -267,6 +271,8 @@ class Architecture:
         entry = self.tensors[pattern]
         return entry if isinstance(entry, Slot) else Slot(entry)
 
+    rope_default: Mapping[str, object] = field(default_factory=dict)
+    part_defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     def shape_of(self, role: str) -> tuple[Dim, ...] | None:
         """The role's shape in terms of hparams, or `None` where nothing is stated."""
         return self.shapes.get(role) or SHAPES.get(role)

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from llmfit_core.errors import SourceError
 from llmfit_core.events import Event
+from llmfit_core.parts import TEXT_KEYS, left_out
 
-TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config")
-OTHER_PARTS = ("vision_config", "audio_config", "visual", "vision_tower_config", "talker_config", "speech_config")
 MAX_CONFIG_BYTES = 32 << 20
 
 _ROPE_KEYS = ("rope_scaling", "rope_parameters", "rope_theta", "rotary_emb_base", "partial_rotary_factor", "rotary_pct")
+AMONG_ROPE = ("mrope_section", "mrope_interleaved", "llama_4_scaling_beta")
+"""Keys that stand among those of rope and are no part of its frequencies; they become keys of their own."""
 _MODEL_KEYS = (
     "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size hidden_act "
     "rms_norm_eps max_position_embeddings sliding_window"
@@ -57,7 +58,7 @@ def normalise(raw: Mapping[str, object]) -> Config:
         SourceError: `contradicting-config` naming both keys; `config-key-invalid`.
     """
     events: list[Event] = []
-    values, prefix, outer, left_out = _text_part(raw)
+    values, prefix, outer, others = _text_part(raw)
     classes = _class_names(values, prefix)
     model_type = values.get("model_type") or ("" if prefix else raw.get("model_type")) or ""
     if not isinstance(model_type, str):
@@ -71,9 +72,15 @@ def normalise(raw: Mapping[str, object]) -> Config:
             for key in ("tie_word_embeddings", "quantization_config", "torch_dtype", "dtype", "eos_token_id"):
                 if part.get(key) is not None and not (key in _DTYPES and set(_DTYPES) & set(values)):
                     values.setdefault(key, part[key])
+            if part.get("tie_word_embeddings") is True:  # the head may be the whole's, who then knows better
+                values["tie_word_embeddings"] = True
+    for part in (*outer, values):
+        eye = part.get("vision_config")
+        if isinstance(eye, Mapping) and isinstance(eye.get("deepstack_visual_indexes"), list):
+            values.setdefault("num_deepstack_layers", len(eye["deepstack_visual_indexes"]))
     events += [
         Event(code="part-left-out", message=f"{k} is left out: it is no text model", severity="info", subject=k)
-        for k in left_out
+        for k in others
     ]
     if raw.get("auto_map"):
         events.append(
@@ -96,7 +103,7 @@ def normalise(raw: Mapping[str, object]) -> Config:
         outer_classes=_class_names(raw, "") if prefix else (),
         model_type=model_type,
         prefix=prefix,
-        left_out=left_out,
+        left_out=others,
         events=tuple(events),
     )
 
@@ -124,12 +131,12 @@ def _text_part(
     part: Mapping[str, object] = raw
     path: list[str] = []
     outer: list[Mapping[str, object]] = []
-    left_out: list[str] = []
+    others: list[str] = []
     while True:
-        left_out += [".".join([*path, k]) for k in OTHER_PARTS if isinstance(part.get(k), Mapping)]
         inner = [k for k in TEXT_KEYS if isinstance(part.get(k), Mapping) and part[k]]
+        others += left_out(part, path, nested=bool(inner))
         if not inner:
-            return dict(part), ".".join(path), outer, tuple(left_out)
+            return dict(part), ".".join(path), outer, tuple(others)
         if any(part[k] != part[inner[0]] for k in inner):
             raise SourceError(
                 "contradicting-config",
@@ -189,8 +196,8 @@ def _merge_rope(values: dict[str, object]) -> None:
             return
         if isinstance(value, Mapping) or (name == "rope_type" and not isinstance(value, str)):
             raise SourceError("config-key-invalid", f"{label} in config.json is {value!r:.80}", _CORRECT)
-        if name == "rope_type" and value == "su":
-            value = "longrope"
+        if name == "rope_type":
+            value = {"su": "longrope", "mrope": "default"}.get(str(value), value)
         if name in found and found[name][1] != value:
             contradiction(found[name][0], found[name][1], label, value)
         found.setdefault(name, (label, value))
@@ -215,13 +222,14 @@ def _merge_rope(values: dict[str, object]) -> None:
         ("rotary_emb_base", "rope_theta"),
         ("partial_rotary_factor", "partial_rotary_factor"),
         ("rotary_pct", "partial_rotary_factor"),
+        *zip(AMONG_ROPE, AMONG_ROPE, strict=True),
     ):
         put(name, key, values.pop(key, None))
     if found.get("rope_type", ("", "default"))[1] != "default":
         key = "original_max_position_embeddings"
         put(key, key, values.get(key))
     flat = {name: value for name, (_, value) in found.items()}
-    for name in ("rope_theta", "partial_rotary_factor"):
+    for name in ("rope_theta", "partial_rotary_factor", *AMONG_ROPE):
         if name in flat:
             values[name] = flat.pop(name)
     if flat.get("rope_type") == "yarn" and flat.get("short_factor") and flat.get("long_factor"):

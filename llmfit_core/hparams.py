@@ -57,6 +57,13 @@ COMMON_CONFIG: dict[str, Use] = {
         ).split(),
         _KNOWN_ELSEWHERE,
     ),
+    **dict.fromkeys(
+        (
+            "image_token_id image_token_index video_token_id video_token_index audio_token_id audio_token_index "
+            "vision_token_id vision_start_token_id vision_end_token_id audio_start_token_id audio_end_token_id"
+        ).split(),
+        Ignores("names a token of a part that is no text model"),
+    ),
     "is_encoder_decoder": Asserts((False, None), "it would need an encoder"),
     "is_decoder": Asserts((True, False, None), ""),
     "add_cross_attention": Asserts((False, None), "cross attention would have its own weights"),
@@ -110,6 +117,7 @@ class ConfigLedger:
         asserted: Keys whose value was checked.
         ignored: Keys known to be irrelevant.
         unknown: Keys nobody knows.
+        assumed: Keys a table requires, for which the class of a text part has a value of its own.
         events: Unknown keys, assumed values.
     """
 
@@ -121,6 +129,7 @@ class ConfigLedger:
     ignored: tuple[str, ...]
     unknown: tuple[str, ...]
     events: tuple[Event, ...]
+    assumed: tuple[str, ...] = ()
 
 
 def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
@@ -160,9 +169,18 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
                     contradiction(keys[use.hparam], hparams[use.hparam], key, checked)
                 hparams[use.hparam] = checked
                 keys[use.hparam] = key
+    assumed = _class_defaults(config, architecture)
+    taken: list[str] = []
     for key, use in architecture.config.items():
         if isinstance(use, Reads) and use.hparam not in hparams:
             if use.null_is_none and key in values:
+                keys.setdefault(use.hparam, key)
+                continue
+            if key in assumed:
+                if assumed[key] is not None:
+                    hparams[use.hparam] = assumed[key]
+                if use.default is REQUIRED:
+                    taken.append(key)
                 keys.setdefault(use.hparam, key)
                 continue
             if use.default is REQUIRED:
@@ -211,9 +229,40 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
 
 def _checked(key: str, use: Reads, value: object) -> object:
     """A value of the kind that its key wants, or `SourceError`."""
+        assumed=tuple(taken),
     hparam, kind = use.hparam, use.kind or _kind(use)
     if kind == "count":
         return _count(key, value, 1 if hparam in _NEVER_ZERO else 0, _MOST.get(hparam, MAX_INTEGER))
+def _class_defaults(config: Config, architecture: Architecture) -> Mapping[str, object]:
+    """What the config class assumes over the table; see `Architecture.part_defaults`."""
+    usual = next(iter(architecture.model_types), "")
+    kind = config.model_type or usual
+    return architecture.part_defaults.get(kind, {}) if config.prefix or kind != usual else {}
+
+
+def _states_rope(config: Config, architecture: Architecture) -> bool:
+    """Whether a config says that its rope is plain, rather than nothing.
+
+    Raises:
+        SourceError: `config-key-invalid` for `rope_scaling: null`, where the class has a rope of its own: for some versions
+            of transformers that is the class's rope, for others none.
+    """
+    part: object = config.raw
+    for key in filter(None, config.prefix.split(".")):
+        part = part[key] if isinstance(part, Mapping) else {}
+    stated = part if isinstance(part, Mapping) else {}
+    if any(isinstance(stated.get(k), Mapping) for k in ("rope_parameters", "rope_scaling")):
+        return True
+    if "rope_scaling" in stated:
+        raise SourceError(
+            "config-key-invalid",
+            f"rope_scaling in config.json is null, which versions of transformers take for {architecture.hf_classes[0]}'s own "
+            "rope or for none",
+            'Say it: rope_scaling {"rope_type": "default"} for none, or remove the key for that of the class.',
+        )
+    return False
+
+
     if kind == "number":
         least = 1 if hparam.endswith("freq_base") else 0
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least < value < 1e30:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from llmfit_core.architecture import REQUIRED, Reads
 from llmfit_core.errors import LlmfitError, UnsupportedError
 from llmfit_core.events import Event
+from llmfit_core.parts import require_same_text, uncompared
 from llmfit_core.resolve import resolve
 
 if TYPE_CHECKING:
@@ -60,8 +61,15 @@ def _by_config(
     config: Config, label: str, architectures: Sequence[Architecture]
 ) -> tuple[Architecture, str, tuple[Event, ...]] | None:
     """What the config's class names and model type decide, told where they contradict; `None` where they are silent."""
+    whole = config.outer_classes if config.prefix else config.architectures
+    require_same_text(whole, config.raw.get("model_type"), label)
     decided = _by_name(config, label, architectures)
-    if decided is None or not config.model_type:
+    if decided is None:
+        return None
+    if config.prefix:
+        known = {c for a in architectures for c in a.hf_classes}
+        decided = (*decided[:2], (*decided[2], *uncompared(whole, known, config.prefix)))
+    if not config.model_type:
         return decided
     found, evidence, events = decided
     others = [a for a in architectures if config.model_type in a.model_types]

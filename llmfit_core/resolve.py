@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.architecture import Architecture, slot_roles
+from llmfit_core.dtypes import DTYPES
 from llmfit_core.errors import SourceError
 from llmfit_core.events import Event
 from llmfit_core.hparams import ConfigLedger, read_config
 from llmfit_core.ledger import Book, Claim
 from llmfit_core.model import Key, Ledger, Model
 from llmfit_core.naming import Patterns, first_missing, unwrap
+from llmfit_core.parts import part_of, says_untied, told_left_out
 from llmfit_core.roles import Role
+from llmfit_core.tensors import element_count
 
 if TYPE_CHECKING:
     from llmfit_core.checkpoint import Checkpoint
@@ -21,32 +24,6 @@ if TYPE_CHECKING:
     from llmfit_core.tensors import Tensor
     from llmfit_core.tokenizer.vocab import Vocab
 
-OTHER_PARTS_PREFIXES = (
-    "visual.",
-    "vision_tower.",
-    "vision_model.",
-    "vision_embed",
-    "model.visual.",
-    "model.vision",
-    "audio_tower.",
-    "model.audio",
-    "multi_modal_projector.",
-    "model.multi_modal_projector.",
-    "mm_projector.",
-    "talker.",
-    "token2wav.",
-    "embed_vision.",
-    "embed_audio.",
-    "image_newline",
-    "model.image_newline",
-    "connector.",
-    "model.connector.",
-    "mlp1.",
-    "aligner.",
-    "resampler.",
-    "thinker.visual.",
-    "thinker.audio_tower.",
-)
 _CORRECT = "Correct config.json, as the model's authors published it."
 
 
@@ -77,19 +54,17 @@ def resolve(
     read = read_config(checkpoint.config, architecture)
     patterns = Patterns([*architecture.tensors, *architecture.waived])
     names, events = unwrap(checkpoint.tensors, patterns, architecture.base_prefix)
-    claims, waived = _claim(checkpoint, architecture, patterns, names, read.hparams)
+    claims, waived, others = _claim(checkpoint, architecture, patterns, names, read.hparams)
     hparams, inferred = _complete(read, architecture, claims)
     read = replace(read, hparams=hparams)
     _require_frequencies(checkpoint, waived, names, hparams)
     book = Book(architecture, read, claims)
-    tensors = book.canonical()
+    tensors = _canonical(book, read, checkpoint, architecture)
     head_events: tuple[Event, ...] = ()
     if any(Role.HEAD in slot_roles(architecture.slot(p)) for p in architecture.tensors):
-        tensors, head_events, same_head = _head(tensors, read.hparams, same_head)
-    if not checkpoint.config.left_out:
-        left = [n for n in waived if waived[n].startswith("not part of the text model")]
-        if left:
-            _stray(checkpoint, {n: "" for n in left})
+        tensors, head_events, same_head = _head(tensors, read.hparams, same_head, untied=says_untied(checkpoint.config))
+    if others and not checkpoint.config.left_out:
+        _stray(checkpoint, others)
     ledger = Ledger(
         claimed=tuple(c.ref.name for c in claims),
         waived={**checkpoint.waived, **waived},
@@ -110,9 +85,27 @@ def resolve(
         vocab=vocab,
         name=name or architecture.name,
         ledger=ledger,
-        events=(*checkpoint.events, *read.events, *events, *inferred, *book.events, *head_events),
+        events=(*checkpoint.events, *read.events, *events, *_told(checkpoint, others), *inferred, *book.events, *head_events),
         same_head=same_head,
     )
+
+
+def _canonical(
+    book: Book, read: ConfigLedger, checkpoint: Checkpoint, architecture: Architecture
+) -> dict[Key, Tensor]:
+    """The expected tensors; where they do not fit what a class assumes, what config.json lacks is the cause."""
+    try:
+        return book.canonical()
+    except SourceError as error:
+        if not read.assumed:
+            raise
+        prefix = f"{checkpoint.config.prefix}." if checkpoint.config.prefix else ""
+        missing = ", ".join(f"{prefix}{key}" for key in read.assumed)
+        raise SourceError(
+            "config-key-missing",
+            f"config.json lacks {missing}, and what {architecture.hf_classes[0]} assumes does not fit: {error.cause}",
+            f"Add {missing} to config.json, as the model's authors published it.",
+        ) from error
 
 
 def _claim(
@@ -121,16 +114,19 @@ def _claim(
     patterns: Patterns,
     names: Mapping[str, str],
     hp: Mapping[str, object],
-) -> tuple[list[Claim], dict[str, str]]:
-    """Who claims each source tensor; strangers are an error."""
+) -> tuple[list[Claim], dict[str, str], dict[str, str]]:
+    """Who claims each source tensor, what is not needed and why, and which parts own the rest; strangers are an error."""
     claims, waived, strays = [], {}, {}
+    others: dict[str, str] = {}
     last = count_of(hp, "block_count")
     spare = {last + i: why for key, why in architecture.waived_layers.items() for i in range(min(count_of(hp, key), 64))}
     for name, ref in checkpoint.tensors.items():
         plain = names[name]
         match = patterns.match(plain)
         if match is None:
-            if plain.startswith(OTHER_PARTS_PREFIXES) or name.startswith(OTHER_PARTS_PREFIXES):
+            part = part_of(name, checkpoint.config.left_out)
+            if part:
+                others[name] = part
                 waived[name] = "not part of the text model"
             else:
                 strays[name] = plain
@@ -154,7 +150,12 @@ def _claim(
         _stray(checkpoint, strays)
     if not claims:
         raise SourceError("no-weights", f"{checkpoint.label} holds no tensor of the model", "Fetch its weights.")
-    return claims, waived
+    return claims, waived, others
+
+
+def _told(checkpoint: Checkpoint, others: Mapping[str, str]) -> tuple[Event, ...]:
+    refs = checkpoint.tensors
+    return told_left_out({n: (p, element_count(refs[n].shape) * DTYPES[refs[n].dtype].size) for n, p in others.items()})
 
 
 def _stray(checkpoint: Checkpoint, strays: Mapping[str, str]) -> None:
@@ -269,7 +270,7 @@ def _require_frequencies(
 
 
 def _head(
-    tensors: dict[Key, Tensor], hp: Mapping[str, object], same_head: bool | None
+    tensors: dict[Key, Tensor], hp: Mapping[str, object], same_head: bool | None, *, untied: bool
 ) -> tuple[dict[Key, Tensor], tuple[Event, ...], bool | None]:
     """A stored head against `tie_word_embeddings`: one copy of equal ones; the file wins over the config."""
     head, embed = Key(Role.HEAD), Key(Role.EMBED)
@@ -289,6 +290,7 @@ def _head(
         event = Event(
             code="head-differs",
             message="tie_word_embeddings is true, yet the stored head differs from the embedding; the file is followed",
+            severity="info" if untied else "warning",
             subject="lm_head",
         )
         return tensors, (event,), False

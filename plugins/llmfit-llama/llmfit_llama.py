@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from llmfit_core import (
     DECODER_CONFIG,
@@ -19,6 +21,7 @@ from llmfit_core import (
     Slot,
     hookimpl,
 )
+from llmfit_core.rope import Rope, yarn_mscale
 
 ATTENTION: dict[str, str | Slot | Fused] = {
     "model.embed_tokens": Role.EMBED,
@@ -99,6 +102,22 @@ LLAMA_GRAPH = Graph(
     rope_factors=True,
 )
 
+# What transformers' config classes assume, and leave out of a text part that is saved inside a larger model.
+OF_4096: dict[str, object] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+PART_DEFAULTS: dict[str, dict[str, object]] = {
+    "llama": {**OF_4096, "intermediate_size": 11008, "max_position_embeddings": 2048},
+    "mistral": {
+        **OF_4096, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+    },
+    "mixtral": {
+        **OF_4096, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+    },
+    "ministral3": {
+        **OF_4096, "num_hidden_layers": 34, "intermediate_size": 14336, "num_key_value_heads": 8,
+        "max_position_embeddings": 262144,
+    },
+}  # fmt: skip
+
 LLAMA = Architecture(
     name="llama",
     hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM"),
@@ -112,6 +131,7 @@ LLAMA = Architecture(
     },
     wiring=PRE_NORM_DECODER,
     graphs=(LLAMA_GRAPH,),
+    part_defaults=PART_DEFAULTS,
     waived=RECOMPUTED,
 )
 
@@ -123,6 +143,7 @@ MISTRAL = Architecture(
     config=DECODER_CONFIG | NO_BIASES | {"sliding_window": Reads("attention.sliding_window", 4096, null_is_none=True)},
     wiring=PRE_NORM_DECODER,
     graphs=(LLAMA_GRAPH,),
+    part_defaults=PART_DEFAULTS,
     waived=RECOMPUTED,
 )
 
@@ -143,6 +164,7 @@ MIXTRAL = Architecture(
     },
     wiring=PRE_NORM_DECODER,
     graphs=(LLAMA_GRAPH,),
+    part_defaults=PART_DEFAULTS,
     shapes={
         Role.FFN_GATE_EXPS: ("expert_count", "feed_forward_length", "embedding_length"),
         Role.FFN_UP_EXPS: ("expert_count", "feed_forward_length", "embedding_length"),
@@ -152,7 +174,64 @@ MIXTRAL = Architecture(
 )
 
 
+TEMPERATURE = "attention.temperature_scale"
+
+
+def yarn_of_mistral3(rope: Rope) -> dict[str, float | None]:
+    """The keys under which llama.cpp's mistral3 computes this yarn.
+
+    With `m(x) = 1 + 0.1 x ln(factor)`, its context comes to a factor of `m(1) / m(L)` on cosine and sine, where `L` is
+    the log multiplier, which is what a config with `mscale` of 1 and `mscale_all_dim` of `L` wants.
+    """
+    if rope.type != "yarn" or not rope.mscale_all_dim:
+        return {}
+    if abs(rope.attention_factor * yarn_mscale(rope.factor, rope.mscale_all_dim) - yarn_mscale(rope.factor)) > 1e-6:
+        return {}
+    return {"rope.scaling.attn_factor": None, "rope.scaling.yarn_log_multiplier": rope.mscale_all_dim}
+
+
+def mistral3_read(keys: Mapping[str, Any]) -> dict[str, object]:
+    """What a config says of the yarn that llama.cpp's mistral3 computes by these keys."""
+    log, factor = float(keys.get("rope.scaling.yarn_log_multiplier", 0.0)), float(keys.get("rope.scaling.factor", 1.0))
+    turned = float(keys.get("rope.scaling.attn_factor", 1.0))
+    if log and turned == 1:
+        plain = float(f"{log:.6g}")
+        return {"mscale": 1.0, "mscale_all_dim": plain}
+    return {"attention_factor": turned * yarn_mscale(factor) / (yarn_mscale(factor, log) if log else 1.0)}
+
+
+MISTRAL3_GRAPH = replace(
+    LLAMA_GRAPH,
+    name="mistral3",
+    keys=(*LLAMA_GRAPH.keys, TEMPERATURE),
+    # Its floor is yarn's original context: written only for the rope types that say one.
+    rope=frozenset({"yarn"}),
+    rope_factors=False,
+    rope_keys=yarn_of_mistral3,
+    rope_read=mistral3_read,
+)
+
+MINISTRAL3 = Architecture(
+    name="ministral3",
+    hf_classes=("Ministral3ForCausalLM",),
+    model_types=("ministral3",),
+    tensors=ATTENTION | DENSE,
+    config=DECODER_CONFIG
+    | NO_BIASES
+    | {
+        "rms_norm_eps": Reads("attention.layer_norm_rms_epsilon", 1e-5),
+        "rope_theta": Reads("rope.freq_base", 1000000.0),
+        "sliding_window": Reads("attention.sliding_window", None),
+        "llama_4_scaling_beta": Reads(TEMPERATURE, kind="number"),
+    },
+    wiring=PRE_NORM_DECODER,
+    graphs=(MISTRAL3_GRAPH,),
+    part_defaults=PART_DEFAULTS,
+    waived=RECOMPUTED,
+)
+
+
 @hookimpl
 def llmfit_architectures() -> Iterable[Architecture]:
-    """The three families."""
-    return (LLAMA, MISTRAL, MIXTRAL)
+    """The four families."""
+    return (LLAMA, MISTRAL, MIXTRAL, MINISTRAL3)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmfit_core.architecture import ROLES, Architecture, Fused, Graph, Reads, Slot, slot_roles
-from llmfit_core.config import normalise
+from llmfit_core.config import AMONG_ROPE, normalise
 from llmfit_core.dtypes import DTYPES
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
@@ -294,6 +294,9 @@ def _config(
         out.pop("partial_rotary_factor", None)
     for key, older in _OLDER_ROPE_KEYS.items():
         if older in architecture.config and key in out:
+    among = {k: out.pop(k) for k in AMONG_ROPE if k in out}
+    if among:
+        out["rope_scaling"] = {"rope_type": "default", **(out.get("rope_scaling") or {}), **among}  # type: ignore[dict-item]
             out[older] = out.pop(key)
     return out
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.dtypes import DTYPES, FLOATS
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
+from llmfit_core.model import Key
+from llmfit_core.parts import text_config
 from llmfit_core.plan import OutputFile, OutputTensor, Plan
 from llmfit_core.roles import KEPT_FLOAT32
 from llmfit_core.pooling import pooling_files
 from llmfit_core.readers.folder import MODULE_FILE
 from llmfit_core.tensors import element_count
+from llmfit_core.transform import Transpose
 from llmfit_gguf.stream import peak_memory
 
 if TYPE_CHECKING:
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
     from llmfit_core.model import Model
     from llmfit_core.plan import Recipe
-    from llmfit_core.tensors import TensorRef
+    from llmfit_core.tensors import Tensor, TensorRef
 
 SHARD_BYTES = 5_000_000_000
 """transformers' own default limit of a shard."""
@@ -60,12 +64,17 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         if given not in (None, ()):
             raise UnsupportedError("option-not-for-format", f"{option} means nothing to hf folders", "Leave it out.")
     kept = _kept(model)
-    tensors = [_output(ref, recipe.scheme, ref.name in kept) for ref in model.refs]
+    alone = bool(model.checkpoint.config.left_out)
+    refs = [_upright(r, model) for r in model.refs] if alone else model.refs
+    tensors = [_output(ref, recipe.scheme, ref.name in kept) for ref in refs]
     files = _shards(tensors, recipe.split_max_bytes or SHARD_BYTES)
     texts = _side_files(model, recipe.scheme, recipe.name)
     files += [OutputFile(name=n, head=b, size=len(b)) for n, b in sorted(texts.items())]
     events = list(model.events)
     if model.vocab is not None:
+    if alone:
+        message = f"the folder holds the text model alone, as {model.architecture.hf_classes[0]}"
+        events.append(Event(code="text-part-alone", message=message, severity="info", subject="config.json"))
         events += model.vocab.events
     elif not any(n in texts for n in ("tokenizer.json", "tokenizer.model")):
         events.append(Event(code="no-tokenizer", message="the source has no tokenizer; the folder gets none"))
@@ -74,6 +83,16 @@ def plan(model: Model, recipe: Recipe) -> Plan:
 
 
 def _output(ref: TensorRef, scheme: str, kept: bool) -> OutputTensor:
+def _upright(ref: TensorRef, model: Model) -> TensorRef:
+    """The tensor as the text model's own class stores it: a larger model's may hold experts `[E, in, out]`."""
+    node: Tensor | None = model.tensors.get(Key(ref.role.split("+")[0], ref.layer, ref.part))
+    turned = False
+    while node is not None and node is not ref.tensor:
+        turned ^= isinstance(node, Transpose)
+        node = getattr(node, "source", None)
+    return replace(ref, tensor=Transpose(ref.tensor)) if turned and len(ref.shape) == 3 else ref
+
+
     kind = scheme if ref.dtype in FLOATS and not (kept and DTYPES[scheme].size < 4) else ref.dtype
     return OutputTensor(
         name=ref.name,
@@ -144,8 +163,9 @@ def _shard(name: str, tensors: Sequence[OutputTensor]) -> OutputFile:
 def _side_files(model: Model, scheme: str, name: str | None) -> dict[str, bytes]:
     """Config and tokenizer: the source's own files, or files rebuilt from what a GGUF file says."""
     checkpoint = model.checkpoint
-    config = {k: v for k, v in checkpoint.config.raw.items() if k not in ("quantization_config", "torch_dtype", "dtype")}
-    config["torch_dtype" if "torch_dtype" in checkpoint.config.raw else "dtype"] = TORCH_NAMES[scheme]
+    raw = text_config(checkpoint.config, model.architecture) if checkpoint.config.left_out else checkpoint.config.raw
+    config = {k: v for k, v in raw.items() if k not in ("quantization_config", "torch_dtype", "dtype")}
+    config["torch_dtype" if "torch_dtype" in raw else "dtype"] = TORCH_NAMES[scheme]
     if name is not None:
         config["_name_or_path"] = name
     elif checkpoint.gguf is not None:

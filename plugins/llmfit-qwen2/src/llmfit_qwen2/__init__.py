@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE, stated once as data."""
+"""Qwen2, Qwen2-MoE, Qwen3, Qwen3-MoE and the text models of Qwen-VL, stated once as data."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from llmfit_core import (
     UnsupportedError,
     hookimpl,
 )
+from llmfit_qwen2.seeing import PART_DEFAULTS, SEEING, assumed_sections, with_sections
 
 NORMS_AND_ENDS: dict[str, str | Slot | Fused] = {
     "model.embed_tokens": Role.EMBED,
@@ -150,6 +151,7 @@ def mixture_3(hparams: Mapping[str, Any]) -> dict[str, object]:
 
 
 WINDOW_CONFIG: dict[str, Reads | Asserts | Ignores] = {
+    **SEEING,
     "use_mrope": Asserts((False, None), "positions would have three parts"),
     "use_sliding_window": Reads("use_sliding_window", False),
     "sliding_window": Reads("sliding_window", 4096, null_is_none=True),
@@ -183,19 +185,23 @@ KEYS = (
     "expert_feed_forward_length",
     "expert_shared_feed_forward_length",
 )
+SEEING_KEYS = (*KEYS, "rope.dimension_sections", "n_deepstack_layers")
 SILU = Fix(values=("silu", "swish"), why="the graph applies SiLU")
+TEXT_ONLY = Fix(values=(False, None), why="the graph does not share out a head's pairs among time, height and width")
+DEEP = Fix(values=(True, None), why="pictures reach into its last layer (deepstack_visual_indexes), where the graph aborts")
+SHARED_OUT = Fix(values=(True,), why="config.json has no mrope_section, and the graph wants one")
 WHOLE_HEADS = Fix(values=(1.0, 1), why="the graph rotates whole heads")
 QKV = frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V})
 
 
 def graph(name: str, **more: Any) -> Graph:
     """A graph of llama.cpp's Qwen family; none of them knows a sliding window or loads rope factors."""
-    fixes = {"hidden_act": SILU, "partial_rotary_factor": WHOLE_HEADS} | more.pop("fixes", {})
+    fixes = {"hidden_act": SILU, "partial_rotary_factor": WHOLE_HEADS, "sections": TEXT_ONLY} | more.pop("fixes", {})
     return Graph(
         format="gguf",
         name=name,
         engine="llama.cpp",
-        keys=KEYS,
+        keys=more.pop("keys", KEYS),
         fixes=fixes,
         limits=(
             Limit(
@@ -234,6 +240,12 @@ def square(name: str) -> Fix:
     )
 
 
+def seeing(name: str, **fixes: Fix) -> Graph:
+    """The graph of a text model with eyes: of a text it computes the same, and a projector file goes with it."""
+    fixes |= {"sections": SHARED_OUT, "deep_layers_left": DEEP}
+    return graph(name, keys=SEEING_KEYS, assumes=assumed_sections, fixes=fixes)
+
+
 # The same computation under another name: with biases on q, k and v, the llama graph is a Qwen2 that reads rope factors
 # and heads of any size.
 AS_LLAMA = Graph(
@@ -255,13 +267,18 @@ AS_LLAMA = Graph(
 
 QWEN2 = Architecture(
     name="qwen2",
-    hf_classes=("Qwen2ForCausalLM",),
-    model_types=("qwen2",),
+    hf_classes=("Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+    model_types=("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"),
     tensors=NORMS_AND_ENDS | ATTENTION_2 | DENSE,
     config=DECODER_CONFIG | WINDOW_CONFIG,
     wiring=PRE_NORM_DECODER,
-    graphs=(graph("qwen2", fixes={"attention.key_length": square("qwen2")}), AS_LLAMA),
-    hparams=window,
+    graphs=(
+        graph("qwen2", fixes={"attention.key_length": square("qwen2")}),
+        seeing("qwen2vl", **{"attention.key_length": square("qwen2vl")}),
+        AS_LLAMA,
+    ),
+    hparams=with_sections(window),
+    part_defaults=PART_DEFAULTS,
     layer_kinds=dense,
     waived=RECOMPUTED,
 )
@@ -299,40 +316,39 @@ QWEN2_MOE = Architecture(
     waived=RECOMPUTED,
 )
 
+def mixed_3(name: str) -> dict[str, Fix]:
+    """What the mixtures of Qwen3 take for granted."""
+    why = f"the {name} graph always normalises the chosen experts' weights"
+    return {
+        "norm_topk_prob": Fix(values=(True,), why=why, unless=all_experts_used),
+        "all_layers_mixed": every_layer_mixed(name),
+    }
+
+
 QWEN3 = Architecture(
     name="qwen3",
-    hf_classes=("Qwen3ForCausalLM",),
-    model_types=("qwen3",),
+    hf_classes=("Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"),
+    model_types=("qwen3", "qwen3_vl_text"),
     tensors=NORMS_AND_ENDS | ATTENTION_3 | DENSE,
     config=DECODER_CONFIG | WINDOW_CONFIG | {"attention_bias": Reads("attention_bias", False)},
     wiring=PRE_NORM_DECODER,
-    graphs=(graph("qwen3"),),
-    hparams=window,
+    graphs=(graph("qwen3"), seeing("qwen3vl")),
+    hparams=with_sections(window),
+    part_defaults=PART_DEFAULTS,
     layer_kinds=dense,
     waived=RECOMPUTED,
 )
 
 QWEN3_MOE = Architecture(
     name="qwen3moe",
-    hf_classes=("Qwen3MoeForCausalLM",),
-    model_types=("qwen3_moe",),
+    hf_classes=("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration"),
+    model_types=("qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"),
     tensors=NORMS_AND_ENDS | ATTENTION_3 | DENSE | EXPERTS,
     config=DECODER_CONFIG | WINDOW_CONFIG | MIXTURE_CONFIG | {"attention_bias": Reads("attention_bias", False)},
     wiring=PRE_NORM_DECODER,
-    graphs=(
-        graph(
-            "qwen3moe",
-            fixes={
-                "norm_topk_prob": Fix(
-                    values=(True,),
-                    why="the qwen3moe graph always normalises the chosen experts' weights",
-                    unless=all_experts_used,
-                ),
-                "all_layers_mixed": every_layer_mixed("qwen3moe"),
-            },
-        ),
-    ),
-    hparams=mixture_3,
+    graphs=(graph("qwen3moe", fixes=mixed_3("qwen3moe")), seeing("qwen3vlmoe", **mixed_3("qwen3vlmoe"))),
+    hparams=with_sections(mixture_3),
+    part_defaults=PART_DEFAULTS,
     layer_kinds=sparse_by_step,
     waived=RECOMPUTED,
 )
