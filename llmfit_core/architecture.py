@@ -244,16 +244,16 @@ class Architecture:
             The one of `rope_theta` is the model's rope; of the others the base is read under that key and the type is
             the hparam `rope_type.<kind>`. Empty where all layers share one rope.
         base_prefix: What stands before every name of the base model where a checkpoint was saved with a head (`bert.`).
+        rope_default: What the class takes for `rope_scaling` where a config states none; empty for plain rope.
+        part_defaults: By model type, the values of keys that its own config class assumes where `config` says something
+            else or nothing: read for a text part of a larger model, of which some versions of transformers save only
+            what differs from its class, and for every model type but the first.
     """
 
     name: str
     hf_classes: tuple[str, ...]
     model_types: tuple[str, ...] = ()
     tensors: Mapping[str, str | Fused | Slot]
-        rope_default: What the class takes for `rope_scaling` where a config states none; empty for plain rope.
-        part_defaults: By model type, the values of keys that its own config class assumes where `config` says something
-            else or nothing: read for a text part of a larger model, of which some versions of transformers save only
-            what differs from its class, and for every model type but the first.
     config: Mapping[str, Use]
     wiring: tuple[Link, ...] = ()
     graphs: tuple[Graph, ...] = ()
@@ -265,14 +265,14 @@ class Architecture:
     rope_rows: Literal["pairs", "halves"] = "halves"
     rope_kinds: Mapping[str, str] = field(default_factory=dict)
     base_prefix: str = ""
+    rope_default: Mapping[str, object] = field(default_factory=dict)
+    part_defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def slot(self, pattern: str) -> Slot:
         """The table's entry as a `Slot`."""
         entry = self.tensors[pattern]
         return entry if isinstance(entry, Slot) else Slot(entry)
 
-    rope_default: Mapping[str, object] = field(default_factory=dict)
-    part_defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     def shape_of(self, role: str) -> tuple[Dim, ...] | None:
         """The role's shape in terms of hparams, or `None` where nothing is stated."""
         return self.shapes.get(role) or SHAPES.get(role)

@@ -207,6 +207,11 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
             _CORRECT,
         )
     scaling = values.get("rope_scaling")
+    if architecture.rope_default and not scaling and not _states_rope(config, architecture):
+        scaling = architecture.rope_default
+        kind = scaling.get("rope_type")
+        message = f"config.json states no rope_scaling, for which {architecture.hf_classes[0]} takes {kind} rope of its own"
+        events.append(Event(code="rope-default", message=message, severity="info", subject="rope_scaling"))
     # A class that reads the outer key itself has a default for it.
     reads = next((u for u in architecture.config.values() if isinstance(u, Reads) and u.hparam == _ORIGINAL), None)
     default = reads.default if reads is not None and isinstance(reads.default, int) else None
@@ -224,15 +229,10 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
         ignored=tuple(ignored),
         unknown=tuple(unknown),
         events=(*events, *(e for e in said if e.subject not in architecture.config)),
+        assumed=tuple(taken),
     )
 
 
-def _checked(key: str, use: Reads, value: object) -> object:
-    """A value of the kind that its key wants, or `SourceError`."""
-        assumed=tuple(taken),
-    hparam, kind = use.hparam, use.kind or _kind(use)
-    if kind == "count":
-        return _count(key, value, 1 if hparam in _NEVER_ZERO else 0, _MOST.get(hparam, MAX_INTEGER))
 def _class_defaults(config: Config, architecture: Architecture) -> Mapping[str, object]:
     """What the config class assumes over the table; see `Architecture.part_defaults`."""
     usual = next(iter(architecture.model_types), "")
@@ -263,6 +263,11 @@ def _states_rope(config: Config, architecture: Architecture) -> bool:
     return False
 
 
+def _checked(key: str, use: Reads, value: object) -> object:
+    """A value of the kind that its key wants, or `SourceError`."""
+    hparam, kind = use.hparam, use.kind or _kind(use)
+    if kind == "count":
+        return _count(key, value, 1 if hparam in _NEVER_ZERO else 0, _MOST.get(hparam, MAX_INTEGER))
     if kind == "number":
         least = 1 if hparam.endswith("freq_base") else 0
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least < value < 1e30:

@@ -292,11 +292,11 @@ def _config(
     out |= rope_config(file, graph, hparams, rope)
     if "partial_rotary_factor" not in uses:  # heads whose turned part is told otherwise
         out.pop("partial_rotary_factor", None)
-    for key, older in _OLDER_ROPE_KEYS.items():
-        if older in architecture.config and key in out:
     among = {k: out.pop(k) for k in AMONG_ROPE if k in out}
     if among:
         out["rope_scaling"] = {"rope_type": "default", **(out.get("rope_scaling") or {}), **among}  # type: ignore[dict-item]
+    for key, older in _OLDER_ROPE_KEYS.items():
+        if older in architecture.config and key in out:
             out[older] = out.pop(key)
     return out
 

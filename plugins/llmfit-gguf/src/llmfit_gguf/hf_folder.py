@@ -71,10 +71,10 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     texts = _side_files(model, recipe.scheme, recipe.name)
     files += [OutputFile(name=n, head=b, size=len(b)) for n, b in sorted(texts.items())]
     events = list(model.events)
-    if model.vocab is not None:
     if alone:
         message = f"the folder holds the text model alone, as {model.architecture.hf_classes[0]}"
         events.append(Event(code="text-part-alone", message=message, severity="info", subject="config.json"))
+    if model.vocab is not None:
         events += model.vocab.events
     elif not any(n in texts for n in ("tokenizer.json", "tokenizer.model")):
         events.append(Event(code="no-tokenizer", message="the source has no tokenizer; the folder gets none"))
@@ -82,7 +82,6 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     return Plan(model=model, recipe=recipe, files=tuple(files), events=tuple(events), memory=memory)
 
 
-def _output(ref: TensorRef, scheme: str, kept: bool) -> OutputTensor:
 def _upright(ref: TensorRef, model: Model) -> TensorRef:
     """The tensor as the text model's own class stores it: a larger model's may hold experts `[E, in, out]`."""
     node: Tensor | None = model.tensors.get(Key(ref.role.split("+")[0], ref.layer, ref.part))
@@ -93,6 +92,7 @@ def _upright(ref: TensorRef, model: Model) -> TensorRef:
     return replace(ref, tensor=Transpose(ref.tensor)) if turned and len(ref.shape) == 3 else ref
 
 
+def _output(ref: TensorRef, scheme: str, kept: bool) -> OutputTensor:
     kind = scheme if ref.dtype in FLOATS and not (kept and DTYPES[scheme].size < 4) else ref.dtype
     return OutputTensor(
         name=ref.name,

@@ -83,8 +83,10 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     if name != wished:
         message = f"the model is called {name!r}: loaders take {wished!r} for a Phi-3, whose tokens this one lacks"
         events.append(Event(code="name-changed", message=message, severity="info", subject="general.name"))
-    if not (scheme.name in TERNARY and set(model.checkpoint.quantized) == {"ternary"}):
-        events += told({n: t for n, (t, _) in sources.items()}, types, kept, scheme, model.checkpoint.quantized)
+    if model.checkpoint.quantized and scheme.rule == "mix":
+        was = ", ".join(model.checkpoint.quantized)
+        message = f"{scheme.name} is made from weights that were quantized before ({was}); each time loses more"
+        events.append(Event(code="requantized", message=message))
     if model.checkpoint.config.left_out:
         message = (
             "the file holds the text model alone: pictures and sound need a projector file beside it, which llmfit does not "
