@@ -128,7 +128,7 @@ def _unpack_stream(words: Array, bits: int, count: int) -> Array:
     """Numbers that cross words, along the last axis: eight of them are `bits` bytes."""
     import numpy as np
 
-    octets = np.ascontiguousarray(words).astype("<u4", copy=False).view(np.uint8)
+    octets: Array = np.ascontiguousarray(words).astype("<u4", copy=False).view(np.uint8)
     groups = -(-octets.shape[-1] // bits)
     if octets.shape[-1] % bits:
         octets = np.concatenate([octets, np.zeros((*octets.shape[:-1], -octets.shape[-1] % bits), np.uint8)], axis=-1)
@@ -136,7 +136,7 @@ def _unpack_stream(words: Array, bits: int, count: int) -> Array:
     whole = np.zeros(apart.shape[:-1], np.uint64)
     for i in range(bits):
         whole |= apart[..., i].astype(np.uint64) << np.uint64(8 * i)
-    out = np.empty((*whole.shape, 8), np.uint8)
+    out: Array = np.empty((*whole.shape, 8), np.uint8)
     mask = np.uint64((1 << bits) - 1)
     for i in range(8):
         out[..., i] = (whole >> np.uint64(i * bits)) & mask
@@ -146,7 +146,7 @@ def _unpack_stream(words: Array, bits: int, count: int) -> Array:
 def _pack_stream(values: Array, bits: int) -> Array:
     import numpy as np
 
-    apart = np.ascontiguousarray(values).reshape(*values.shape[:-1], values.shape[-1] // 8, 8)
+    apart: Array = np.ascontiguousarray(values).reshape(*values.shape[:-1], values.shape[-1] // 8, 8)
     whole = np.zeros(apart.shape[:-1], np.uint64)
     for i in range(8):
         whole |= apart[..., i].astype(np.uint64) << np.uint64(i * bits)

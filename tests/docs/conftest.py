@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 if TYPE_CHECKING:
@@ -85,13 +85,37 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A folder with `model/`, `model.gguf` and, under the tutorial's name, `SmolLM2-135M-Instruct/`."""
+    """A folder with `model/`, `model.gguf`, `quantized/` and, under the tutorial's name, `SmolLM2-135M-Instruct/`."""
     found = Place(tmp_path_factory.mktemp("docs"))
     write_model(found.folder / "model")
+    write_quantized(found.folder / "model", found.folder / "quantized")
     os.symlink("model", found.folder / "SmolLM2-135M-Instruct")
     done = found.run("convert", "model", "--to", "gguf:q8_0", "-o", "model.gguf", "--no-verify")
     assert done.returncode == 0, done.stderr
     return found
+
+
+def write_quantized(model: Path, folder: Path) -> None:
+    """The model with the linears of its layers as whole numbers of compressed-tensors, a scale a row."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((model / name).read_bytes())
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tensors = load_file(model / "model.safetensors")
+    for name in [n for n in tensors if n.endswith("_proj.weight")]:
+        scale = (np.abs(tensors[name]).max(axis=1, keepdims=True) / 127).astype(np.float16)
+        tensors[f"{name}_scale"] = scale
+        tensors[name] = np.clip(np.round(tensors[name] / scale.astype(np.float32)), -128, 127).astype(np.int8)
+    save_file(tensors, folder / "model.safetensors")
 
 
 def write_model(folder: Path) -> None:

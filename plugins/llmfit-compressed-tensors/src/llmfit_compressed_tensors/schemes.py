@@ -85,7 +85,7 @@ class Schemes:
             SourceError: `no-scheme`.
         """
         kind = "Embedding" if module.rpartition(".")[2] in _EMBEDDINGS else "Linear"
-        found = (
+        found: tuple[Scheme, ...] = (
             *(g for g in self.groups if module in g.exact),
             *(g for g in self.groups if any(p.match(module) for p in g.patterns)),
             *(g for g in self.groups if kind in g.classes),
