@@ -184,6 +184,8 @@ class Graph:
         rope_keys: `(rope) -> keys` that its loader takes for this rope, over those of every graph of its engine; `None`
             for a key that is not to be written.
         rope_read: The inverse: `(keys of a file) -> keys` of a config's `rope_scaling`, under yarn.
+        rope_rounding: Radians a token by which phases may be off where the graph rounds yarn's correction range, reads no
+            betas and no factors, and the model wants otherwise: up to there it is written, with a warning.
         merges: Role groups the graph wants as one tensor, by the name it is filed under.
         spelling: Roles filed under another name than their own.
         per_head: Roles whose matrix the graph wants head by head.
@@ -210,6 +212,7 @@ class Graph:
     rope_factors: bool = False
     rope_keys: Callable[[Rope], Mapping[str, float | None]] | None = None
     rope_read: Callable[[Hparams], Mapping[str, object]] | None = None
+    rope_rounding: float = 0.0
     merges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)
     per_head: Mapping[str, PerHead] = field(default_factory=dict)

@@ -19,7 +19,8 @@ class Decoder:
         name: `gguf`, `fp8`.
         detects: Whether a checkpoint is of this kind; from config, names and dtypes alone.
         decode: `(checkpoint, known architectures) -> checkpoint` with Hugging Face names and config and lazy
-            plain tensors; adds an event where the source was already quantized.
+            plain tensors; adds an event where the source was already quantized. A tensor whose floats come out of blocks
+            that GGUF has too may offer those (`llmfit_core.blocks.Unpacked`): they are then taken over bit for bit.
     """
 
     name: str

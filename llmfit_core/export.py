@@ -79,6 +79,7 @@ class Exporter:
         suffix: Of the one file it writes (`.gguf`); empty for a folder.
         schemes: What it can write, the usual one first.
         aliases: Other names that people give its schemes (`q4_k` for `q4_k_m`).
+        usual: `(model) -> scheme` for who asks for none; the first one where there is none.
         needs: What it cannot work without.
         plan: `(model, recipe) -> Plan`: decides everything, reads no weight; raises for what cannot be right.
         fill: `(file, path of the partial file, options) -> Filled`: writes head and tensors of one `OutputFile`.
@@ -89,6 +90,7 @@ class Exporter:
     suffix: str
     schemes: tuple[Scheme, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    usual: Callable[[Model], str] | None = None
     needs: tuple[Need, ...] = ()
     plan: Callable[[Model, Recipe], Plan]
     fill: Callable[[OutputFile, Path, FillOptions], Filled]

@@ -13,7 +13,7 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.model import Key
 from llmfit_core.naming import Match, first_missing, source_name
-from llmfit_core.transform import Affine, Slice, Stack, Transpose, ungroup
+from llmfit_core.transform import Affine, Slice, Stack, transpose, ungroup
 
 _ENOUGH = 4096
 
@@ -160,7 +160,7 @@ class Book:
                     self._same_shapes(key, [self.claims[key, e][0].ref for e in range(count)])
                     out[key] = self._check(key, source_name(pattern, layer, 0), Stack(tuple(parts)))
             elif wanted:
-                pattern = self._usual([p for p, _ in expected])
+                pattern = self._usual([p for p, s in expected if not s.bare or s.part == part])
                 bare = next(s.bare for p, s in expected if p == pattern)
                 missing[source_name(pattern, layer, None, "" if bare else part)] = ""
 
@@ -203,9 +203,9 @@ class Book:
         if skipped:
             tensor = Slice(tensor, skipped, tensor.shape[0], 0)
         if slot.either_way and claim.ref.part == "weight" and len(tensor.shape) >= 2 and self._lies_transposed(claim):
-            tensor = Transpose(tensor)
+            tensor = transpose(tensor)
         if slot.transposed and claim.ref.part == "weight":
-            tensor = Transpose(tensor)
+            tensor = transpose(tensor)
         if isinstance(slot.role, Fused):
             tensor = self._cut(slot.role, role, tensor, claim)
         if slot.shift and claim.ref.part == "weight":
@@ -256,7 +256,8 @@ class Book:
                 f"{claim.ref.name} cannot be taken apart into {self.keys.get(fused.groups, fused.groups)} = {groups} groups",
                 "Correct config.json, as the model's authors published it.",
             )
-        return ungroup(tensor, [s // groups for s in sizes], fused.roles.index(role), groups)
+        bias = claim.ref.part == "bias"
+        return ungroup(tensor, [s // groups for s in sizes], fused.roles.index(role), groups, bias=bias)
 
     def _lies_transposed(self, claim: Claim) -> bool:
         """Whether a stored `[.., in, out]` must be turned; square ones follow the layer's other such tensors."""

@@ -66,8 +66,10 @@ def plan_conversion(
     """
     provided = _exporter(recipe, registry)
     exporter = provided.value
-    recipe = replace(recipe, scheme=_scheme(recipe, exporter))
+    asked, recipe = recipe.scheme, replace(recipe, scheme=_scheme(recipe, exporter))
     prepared = prepare(source, registry, pre=recipe.pre, weights=weights, on_known=on_known)
+    if not asked and exporter.usual is not None:
+        recipe = replace(recipe, scheme=exporter.usual(prepared.model))
     transforms = registry.transforms(prepared.model.architecture.name, exporter.name)
     plan = exporter.plan(_transformed(prepared.model, transforms), recipe)
     forced: tuple[Event, ...] = _template(plan) if check else ()

@@ -257,8 +257,8 @@ def llama3_factors(rope: Rope, base: float, dims: int) -> list[float]:
     return out
 
 
-def yarn_factors(rope: Rope, base: float, dims: int) -> list[float]:
-    """By how much each pair's frequency is divided under yarn (arXiv 2309.00071, section 3.2)."""
+def yarn_range(rope: Rope, base: float, dims: int) -> tuple[float, float]:
+    """The correction range of yarn: the pairs between which frequencies go from left alone to interpolated."""
 
     def dimension(rotations: float) -> float:
         return dims * math.log(rope.original_context / (rotations * 2 * math.pi)) / (2 * math.log(base))
@@ -266,7 +266,12 @@ def yarn_factors(rope: Rope, base: float, dims: int) -> list[float]:
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dims - 1)
+    return max(low, 0), min(high, dims - 1)
+
+
+def yarn_factors(rope: Rope, base: float, dims: int) -> list[float]:
+    """By how much each pair's frequency is divided under yarn (arXiv 2309.00071, section 3.2)."""
+    low, high = yarn_range(rope, base, dims)
     if low == high:
         high += 0.001
     out = []

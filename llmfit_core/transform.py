@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from llmfit_core.tensors import Array
 
 
+_MANY = 8
+"""Runs of a cut that are worth reading together with what lies between them."""
+
+
 @dataclass(frozen=True)
 class PermuteRope:
     """Reorder rows between the two layouts of rotary halves.
@@ -187,6 +191,12 @@ class Slice:
         inner = row_count(s[self.axis + 1 :]) if self.axis + 1 < len(s) else 1
         block = inner * (self.stop - self.start)
         whole = inner * s[self.axis]
+        first, last = (start // block, -(-stop // block)) if block else (0, 0)
+        if last - first > _MANY and whole <= 4 * block:
+            # Many short runs, such as every other row: one read of all, cut afterwards.
+            every = self.source.rows(first * whole, last * whole)
+            kept = every.reshape(last - first, whole, -1)[:, self.start * inner : self.stop * inner]
+            return kept.reshape((last - first) * block, -1)[start - first * block : stop - first * block]
         pieces = []
         at = start
         while at < stop:
@@ -320,24 +330,41 @@ class Cast:
         return self.source.files()
 
 
-def ungroup(tensor: Tensor, heights: Sequence[int], index: int, groups: int) -> Tensor:
-    """One role's rows out of a matrix `[.., groups * sum(heights), K]` (or a bias) whose groups hold every role's in turn."""
-    *outer, rows = tensor.shape[:-1] if len(tensor.shape) > 1 else tensor.shape
-    inner = tensor.shape[-1:] if len(tensor.shape) > 1 else ()
+def transpose(tensor: Tensor) -> Tensor:
+    """The last two axes swapped; twice is not at all."""
+    return tensor.source if isinstance(tensor, Transpose) else Transpose(tensor)
+
+
+def ungroup(tensor: Tensor, heights: Sequence[int], index: int, groups: int, *, bias: bool = False) -> Tensor:
+    """One role's rows out of a matrix `[.., groups * sum(heights), K]` whose groups hold every role's in turn.
+
+    Args:
+        tensor: The matrix, or with `bias` a bias `[.., groups * sum(heights)]`.
+        heights: By role, its rows in each group.
+        index: Which role.
+        groups: How many groups.
+        bias: Whether the rows lie along the last axis.
+    """
+    outer, rows, inner = _around_rows(tensor.shape, bias)
     at = sum(heights[:index])
     apart = Reshape(tensor, (math.prod(outer) * groups, rows // groups, *inner))
     return Reshape(Slice(apart, at, at + heights[index], 1), (*outer, groups * heights[index], *inner))
 
 
-def regroup(parts: Sequence[Tensor], groups: int) -> Tensor:
+def regroup(parts: Sequence[Tensor], groups: int, *, bias: bool = False) -> Tensor:
     """The inverse of `ungroup`: each group of the result holds its share of every part in turn."""
-    *outer, _ = parts[0].shape[:-1] if len(parts[0].shape) > 1 else parts[0].shape
-    inner = parts[0].shape[-1:] if len(parts[0].shape) > 1 else ()
+    outer, _, inner = _around_rows(parts[0].shape, bias)
     rows = [p.shape[len(outer)] for p in parts]
     apart = [
         Reshape(p, (math.prod(outer) * groups, n // groups, *inner)) for p, n in zip(parts, rows, strict=True)
     ]
     return Reshape(Concat(tuple(apart), axis=1), (*outer, sum(rows), *inner))
+
+
+def _around_rows(shape: tuple[int, ...], bias: bool) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """A shape as what lies before the axis of rows, the rows, and what lies behind; a vector is a bias."""
+    at = len(shape) - (1 if bias or len(shape) == 1 else 2)
+    return shape[:at], shape[at], shape[at + 1 :]
 
 
 def to_float32(x: Array) -> Array:

@@ -208,10 +208,11 @@ def _leaves(tensor: Tensor, view: _View, places: Mapping[int, TensorRef]) -> Ite
             yield from _leaves(tensor.parts[number], inner, places)
     elif isinstance(tensor, Reshape) and (grouped := _grouped(tensor)) is not None and view.axes[-1] == len(view.axes) - 1:
         source, starts, height = grouped
-        if view.index[0] != (0, tensor.shape[0]):
+        *outer, rows, columns = view.index
+        if rows != (0, tensor.shape[-2]):
             raise UnsupportedError("wiring-storage", "a part of grouped rows cannot be addressed", "Report it.")
         for start in starts:
-            yield from _leaves(source, replace(view, index=((start, start + height), view.index[1])), places)
+            yield from _leaves(source, replace(view, index=(*outer, (start, start + height), columns)), places)
     elif isinstance(tensor, Concat):
         raise UnsupportedError(
             "wiring-storage", "a tensor is stored in several pieces, between which a scale cannot be moved yet", "Report it."
@@ -226,7 +227,6 @@ def _grouped(tensor: Reshape) -> tuple[Tensor, range, int] | None:
     """What `transform.ungroup` took a matrix from: the source, where its rows begin in each group, and how many each."""
     cut = tensor.source
     apart = cut.source if isinstance(cut, Slice) and cut.axis == 1 and not cut.squeeze else None
-    if not isinstance(apart, Reshape) or not isinstance(cut, Slice) or len(apart.source.shape) != 2 or len(apart.shape) != 3:
+    if not isinstance(apart, Reshape) or not isinstance(cut, Slice) or len(apart.source.shape) < 2 or len(apart.shape) != 3:
         return None
-    groups, rows, _ = apart.shape
-    return apart.source, range(cut.start, groups * rows, rows), cut.stop - cut.start
+    return apart.source, range(cut.start, apart.source.shape[-2], apart.shape[1]), cut.stop - cut.start

@@ -9,7 +9,21 @@ import numpy as np
 import pytest
 
 from llmfit_core.tensors import Given, Stored, element_count, read, row_count
-from llmfit_core.transform import Affine, Cast, Concat, PermuteRope, Reshape, Slice, Stack, Transpose, cast, to_float32
+from llmfit_core.transform import (
+    Affine,
+    Cast,
+    Concat,
+    PermuteRope,
+    Reshape,
+    Slice,
+    Stack,
+    Transpose,
+    cast,
+    regroup,
+    to_float32,
+    transpose,
+    ungroup,
+)
 
 RNG = np.random.default_rng(7)
 
@@ -49,6 +63,14 @@ CASES = {
 }
 CASES["permute"] = (PermuteRope(given(w := values(24, 5)), 3), hf_permute(w, 3))
 CASES["permute a bias"] = (PermuteRope(given(b := values(24)), 3), hf_permute(b, 3))
+
+T = values(2, 40, 3)
+CASES["every other row of experts"] = (ungroup(given(T), [1, 1], 1, 20), T[:, 1::2])
+CASES["a third of each group"] = (ungroup(given(T), [2, 3], 0, 8), T.reshape(2, 8, 5, 3)[:, :, :2].reshape(2, 16, 3))
+CASES["every other row, turned"] = (ungroup(Transpose(given(T.swapaxes(1, 2))), [1, 1], 0, 20), T[:, ::2])
+CASES["every other bias"] = (ungroup(given(T[..., 0]), [1, 1], 1, 20, bias=True), T[:, 1::2, 0])
+CASES["a vector's groups"] = (ungroup(given(T[0, :, 0]), [1, 4], 1, 8), T[0, :, 0].reshape(8, 5)[:, 1:].reshape(-1))
+CASES["one in forty"] = (Slice(Reshape(given(T), (2, 40, 3)), 7, 8, 1), T[:, 7:8])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -105,3 +127,15 @@ def test_a_scalar_is_one_row_of_one() -> None:
     node = given(np.float32(3).reshape(()))
     assert (row_count(node.shape), element_count(node.shape)) == (1, 1)
     assert node.rows(0, 1).tolist() == [[3.0]]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_groups_come_together_again(bias: bool) -> None:
+    whole = T[..., 0] if bias else T
+    parts = [ungroup(given(whole), [2, 3], i, 8, bias=bias) for i in range(2)]
+    np.testing.assert_array_equal(read(regroup(parts, 8, bias=bias)), whole)
+
+
+def test_turning_twice_is_nothing() -> None:
+    node = given(C)
+    assert transpose(transpose(node)) is node

@@ -125,5 +125,14 @@ def test_scales_beyond_float16_are_counted() -> None:
     x[1, 300] = 1e-20
     for kind in BLOCK_TYPES:
         over, under = scale_losses(x, quantize_rows(x, kind), kind)
-        assert over == 1, kind
-        assert under == 1, kind
+        assert (over, under) == ((0, 0) if kind == "mxfp4" else (1, 1)), kind
+
+
+def test_blocks_below_mxfp4s_least_scale_are_counted() -> None:
+    """Its exponents reach as far up as float32, and not quite as far down: ggml's then wrap round, and nothing is left."""
+    x = np.zeros((3, 64), np.float32)
+    x[0, 3], x[1, 40], x[2, 0], x[2, 32] = 3e38, -1e-37, 1e-39, -1e-45
+    encoded = quantize_rows(x, "mxfp4")
+    assert scale_losses(x, encoded, "mxfp4") == (0, 2)
+    back = gguf.quants.dequantize(encoded, gguf.GGMLQuantizationType.MXFP4)
+    assert np.count_nonzero(back, axis=1).tolist() == [1, 1, 0]

@@ -42,11 +42,13 @@ GGUF_SCHEMES = tuple(
         ("q2_k", 2.625, "2-bit K-quants: much is lost"),
         ("tq2_0", 2.0625, "ternary weights, fast"),
         ("tq1_0", 1.6875, "ternary weights, small"),
+        ("mxfp4_moe", 4.25, "experts as 4-bit floats, the rest in 8 bits: what GPT-OSS was trained for"),
+        ("source", 16, "each tensor in the type that the source stores it in, bit for bit: the usual choice for GPT-OSS"),
     )
 )
 GGUF_ALIASES = {
     "q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "fp32": "f32", "fp16": "f16", "float32": "f32",
-    "float16": "f16", "bfloat16": "bf16",
+    "float16": "f16", "bfloat16": "bf16", "mxfp4": "mxfp4_moe", "auto": "source",
 }  # fmt: skip
 HF_ALIASES = {"fp32": "f32", "fp16": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 HF_SCHEMES = (
@@ -60,6 +62,11 @@ def _plan_gguf(model: Model, recipe: Recipe) -> Plan:
     from llmfit_gguf.planner import plan
 
     return plan(model, recipe)
+
+
+def _usual_gguf(model: Model) -> str:
+    """A model that was trained in MXFP4 keeps it; to quantize it again would lose what nobody asked to lose."""
+    return "source" if "mxfp4" in model.checkpoint.quantized else "q4_k_m"
 
 
 def _plan_hf(model: Model, recipe: Recipe) -> Plan:
@@ -100,7 +107,8 @@ def _decode_gguf(checkpoint: Checkpoint, architectures: Sequence[Architecture]) 
 def llmfit_exporters() -> Iterable[Exporter]:
     """`gguf` files and `hf` folders."""
     yield Exporter(
-        name="gguf", suffix=".gguf", schemes=GGUF_SCHEMES, aliases=GGUF_ALIASES, plan=_plan_gguf, fill=_fill, reopen=_reopen_gguf
+        name="gguf", suffix=".gguf", schemes=GGUF_SCHEMES, aliases=GGUF_ALIASES, plan=_plan_gguf, fill=_fill, reopen=_reopen_gguf,
+        usual=_usual_gguf,
     )
     yield Exporter(name="hf", suffix="", schemes=HF_SCHEMES, aliases=HF_ALIASES, plan=_plan_hf, fill=_fill, reopen=_reopen_hf)
 

@@ -21,7 +21,7 @@ from llmfit_core.readers.ggml_types import PLAIN
 from llmfit_core.roles import Role
 from llmfit_core.tensors import Given, TensorRef, element_count
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
-from llmfit_core.transform import Affine, Concat, Slice, Transpose, regroup
+from llmfit_core.transform import Affine, Concat, Slice, regroup, transpose
 from llmfit_gguf.key_checks import check_keys
 from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.metadata import BARE
@@ -245,10 +245,10 @@ def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str, hparams: Mapping[s
     if not isinstance(slot.role, Fused) or len(parts) == 1:
         tensor = parts[0]
     elif slot.role.groups:
-        tensor = regroup(parts, int(hparams[slot.role.groups]))
+        tensor = regroup(parts, int(hparams[slot.role.groups]), bias=part == "bias")
     else:
         tensor = Concat(parts, slot.role.axis + len(parts[0].shape) - (2 if part == "weight" else 1))
-    return Transpose(tensor) if slot.transposed and part == "weight" else tensor
+    return transpose(tensor) if slot.transposed and part == "weight" else tensor
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
@@ -290,6 +290,8 @@ def _config(
     if "rope.freq_base" not in uses:
         return out
     out |= rope_config(file, graph, hparams, rope)
+    if architecture.rope_default:
+        out.setdefault("rope_scaling", {"rope_type": "default"})  # else the class would take its own
     if "partial_rotary_factor" not in uses:  # heads whose turned part is told otherwise
         out.pop("partial_rotary_factor", None)
     among = {k: out.pop(k) for k in AMONG_ROPE if k in out}

@@ -51,11 +51,14 @@ ENGINES_FOR: dict[str, tuple[str, ...]] = {
     "iq4_xs": ("libgguf", "llama-cpp-python", "xllamacpp"),
 }
 """The order where it differs."""
-BLOCK_TYPES = "q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0".split()
+BLOCK_TYPES = "q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0 mxfp4".split()
 """What the engines are asked for."""
 _PLAIN = ("f32", "f16", "bf16")
 
 _SQUARES_OVERFLOW = 1e18  # 256 squares of it add up to what float32 just holds
+
+_LEAST_MXFP4 = np.float32(2.0**-125)
+"""Of a block's largest value: below, its exponent would be negative."""
 
 # Where a block keeps its float16 scales: byte offset of the first, how many, one after another.
 _SCALES: dict[str, tuple[int, int]] = {
@@ -180,6 +183,9 @@ def scale_losses(x: Array, encoded: Array, ggml_type: str) -> tuple[int, int]:
         breaks down), and blocks of nonzero values whose scales all became zero.
     """
     type_ = TYPES[ggml_type]
+    if ggml_type not in _SCALES:
+        largest = np.abs(x.reshape(-1, type_.block)).max(axis=1, initial=0)
+        return 0, int(np.count_nonzero((largest > 0) & (largest < _LEAST_MXFP4)))
     at, count = _SCALES[ggml_type]
     blocks = encoded.reshape(-1, type_.size)[:, at : at + 2 * count]
     bits = np.ascontiguousarray(blocks).view(np.uint16)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from llmfit_core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 QUANTIZATION_VERSION = 2
 """`general.quantization_version`: the generation of ggml's block layouts that we write."""
@@ -19,13 +22,14 @@ class Scheme:
         name: Lower case (`q4_k_m`).
         base: The type of every tensor that no rule of the mix treats otherwise.
         file_type: `general.file_type`, llama.cpp's number for the scheme.
-        rule: `float` follows the converter's rule (vectors and routers stay f32), `mix` llama-quantize's.
+        rule: `float` follows the converter's rule (vectors and routers stay f32), `mix` llama-quantize's; `source` keeps
+            each tensor's stored type, but for what the converter's rule makes f32.
     """
 
     name: str
     base: str
     file_type: int
-    rule: Literal["float", "mix"] = "mix"
+    rule: Literal["float", "mix", "source"] = "mix"
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -52,12 +56,26 @@ SCHEMES: dict[str, Scheme] = {
         Scheme(name="iq4_xs", base="iq4_xs", file_type=30),
         Scheme(name="tq1_0", base="tq1_0", file_type=36),
         Scheme(name="tq2_0", base="tq2_0", file_type=37),
+        Scheme(name="mxfp4_moe", base="q8_0", file_type=38),
+        Scheme(name="source", base="f32", file_type=0, rule="source"),
     )
 }
 """Every scheme by name. Those that need an importance matrix (iq1, iq2, iq3_xxs, q2_k_s) are not among them."""
 
-ALIASES: dict[str, str] = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
+ALIASES: dict[str, str] = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "mxfp4": "mxfp4_moe"}
 """Short names that llama-quantize takes too."""
+
+
+def file_type_of(types: Mapping[str, int]) -> int:
+    """llama.cpp's number for a file that follows no scheme, by its matrices' types.
+
+    Args:
+        types: How many values each type has.
+    """
+    if "mxfp4" in types:
+        return SCHEMES["mxfp4_moe"].file_type  # as llama.cpp's converter has it, whatever the rest is
+    most = max(types, key=lambda t: types[t], default="f32")
+    return next((s.file_type for s in SCHEMES.values() if s.base == most), 0)
 
 
 def scheme_named(name: str) -> Scheme:

@@ -10,6 +10,7 @@ from llmfit_core.events import Event
 from llmfit_core.model import Key
 from llmfit_core.roles import Role
 from llmfit_gguf.layout import scales_of
+from llmfit_gguf.rounding import rounding
 
 if TYPE_CHECKING:
     from llmfit_core.architecture import Graph
@@ -65,9 +66,9 @@ def obstacle(model: Model, graph: Graph) -> str | None:
     kind = model.rope.type
     if kind not in graph.rope:
         return f"the rope type is {kind}, which this graph does not compute"
-    custom = yarn_is_custom(model.rope)
-    if custom and not graph.rope_factors:
-        return f"yarn has {custom}, which this graph does not read"
+    off = rounding(model, graph)
+    if off is not None and off.phase > graph.rope_rounding:
+        return f"yarn has {yarn_is_custom(model.rope)}, which this graph does not read: {off}"
     if not graph.own_head and Key(Role.HEAD) in model.tensors:
         return "its head differs from the embedding, which this graph takes for the head"
     if graph.biases is not None:
@@ -115,6 +116,13 @@ def limits(model: Model, graph: Graph) -> tuple[int | None, tuple[Event, ...]]:
             events.append(Event(code="bound-" + limit.hparam.split(".")[-1].replace("_", "-"), message=message,
                                 severity="bound", subject=_config_key(model, limit.hparam) or limit.hparam))
     rope = model.rope
+    off = rounding(model, graph)
+    if off is not None and off.phase <= graph.rope_rounding:
+        message = (
+            f"{graph.engine}'s graph {graph.name} does not read yarn's {yarn_is_custom(rope)}: {off}; long texts are continued "
+            "otherwise than in transformers"
+        )
+        events.append(Event(code="rope-rounded", message=message, subject="rope_scaling"))
     if rope.type == "dynamic":
         exact.append(rope.original_context)
         events.append(

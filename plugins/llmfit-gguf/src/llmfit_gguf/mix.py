@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FLOAT_TYPES = frozenset({"f32", "f16", "bf16", "f64"})
-TARGETS = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0".split()
+TARGETS = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0 mxfp4".split()
 """What a tensor can be given by override."""
 
 
@@ -43,12 +43,14 @@ class TensorInfo:
     Attributes:
         name: Its GGUF name.
         shape: Outermost axis first; the last is the row length.
-        dtype: A float name, or a type to be kept as it is (integers, source blocks).
+        dtype: A float name, or a type to be kept as it is (integers).
+        stored: The block type that it can be taken over in, bit for bit; empty where there is none.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "f32"
+    stored: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,8 @@ def choose_types(
             choices[at] = _fitting(tensor, forced)
         elif plan.rule == "float":
             choices[at] = Choice(type=plan.base)
+        elif plan.rule == "source":
+            choices[at] = Choice(type=tensor.stored or tensor.dtype)
         else:
             choices[at] = _mixed(plan, tensor, facts, counts, n_attn_v, tied)
     _require_used(overrides, used, matched)
@@ -200,8 +204,8 @@ def _kind(name: str) -> str:
 
 
 def _changeable(plan: Scheme, tensor: TensorInfo, facts: MixFacts) -> bool:
-    if plan.rule == "float":
-        return not keeps_float32(tensor.name, len(tensor.shape), facts.architecture)
+    if plan.rule != "mix":
+        return bool(plan.rule == "source" and tensor.stored) or not keeps_float32(tensor.name, len(tensor.shape), facts.architecture)
     shape = tensor.shape
     while len(shape) > 1 and shape[0] == 1:
         shape = shape[1:]
@@ -213,6 +217,8 @@ def _mixed(
 ) -> Choice:
     """What the tables say, asked in llama.cpp's order, because attention values are counted as they come."""
     kind = _kind(tensor.name)
+    if plan.name == "mxfp4_moe":  # matrices of experts, and whatever else there is one for each of
+        return _fitting(tensor, "mxfp4" if len(tensor.shape) == 3 and tensor.shape[0] > 1 else "q8_0")
     if facts.architecture == "glm5-next" and any(
         part in tensor.name for part in ("attn_q_a", "attn_q_b", "nextn.eh_proj")
     ):

@@ -17,8 +17,9 @@ from llmfit_core.roles import Role
 from llmfit_core.tensors import Given, element_count
 from llmfit_core.tokenizer.to_gguf import gguf_keys
 from llmfit_gguf.container import header_bytes, layout
-from llmfit_gguf.ftypes import QUANTIZATION_VERSION, scheme_named
+from llmfit_gguf.ftypes import QUANTIZATION_VERSION, file_type_of, scheme_named
 from llmfit_gguf.graphs import choose_graph
+from llmfit_gguf.keeping import stored_blocks, told
 from llmfit_gguf.layout import to_gguf
 from llmfit_gguf.metadata import as_json, hparam_keys
 from llmfit_gguf.mix import TensorInfo, choose_types, facts_from_metadata
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from llmfit_core.model import Model
     from llmfit_core.plan import Recipe
     from llmfit_core.tensors import Tensor
+    from llmfit_gguf.ftypes import Scheme
 
 
 MAX_STEM = 50
@@ -60,14 +62,25 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     wished = str(keys["general.name"].value)
     name = _safe_name(wished, model.vocab.tokens if model.vocab is not None else ())
     keys["general.name"] = KV("string", name)
-    infos = [TensorInfo(name=n, shape=t.shape, dtype="f32" if t.dtype == "f64" else t.dtype) for n, (t, _) in sources.items()]
+    blocks = stored_blocks({n: t for n, (t, _) in sources.items()})
+    infos = [
+        TensorInfo(
+            name=n,
+            shape=t.shape,
+            dtype="f32" if t.dtype == "f64" else t.dtype,
+            stored=blocks[n].dtype if n in blocks else "",
+        )
+        for n, (t, _) in sources.items()
+    ]
     facts = facts_from_metadata({k: kv.value for k, kv in keys.items() if not k.startswith("tokenizer.")})
     require_quick([pattern for pattern, _ in recipe.tensor_types], list(sources))
     choices = choose_types(scheme.name, infos, facts, recipe.tensor_types)
+    types = {n: c.type for n, c in zip(sources, choices, strict=True)}
+    kept = {n: b for n, b in blocks.items() if b.dtype == types[n]}
     tensors = [
         OutputTensor(
             name=name,
-            tensor=tensor,
+            tensor=kept.get(name, tensor),
             type=choice.type,
             nbytes=BY_NAME[choice.type].bytes_for(tensor.shape),
             role=role,
@@ -83,10 +96,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     if name != wished:
         message = f"the model is called {name!r}: loaders take {wished!r} for a Phi-3, whose tokens this one lacks"
         events.append(Event(code="name-changed", message=message, severity="info", subject="general.name"))
-    if model.checkpoint.quantized and scheme.rule == "mix":
-        was = ", ".join(model.checkpoint.quantized)
-        message = f"{scheme.name} is made from weights that were quantized before ({was}); each time loses more"
-        events.append(Event(code="requantized", message=message))
+    events += told({n: t for n, (t, _) in sources.items()}, types, kept, scheme, model.checkpoint.quantized)
     if model.checkpoint.config.left_out:
         message = (
             "the file holds the text model alone: pictures and sound need a projector file beside it, which llmfit does not "
@@ -94,7 +104,9 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         )
         events.append(Event(code="no-mmproj", message=message, severity="info"))
     events += _override_events(model, recipe)
-    stem = f"{file_stem(recipe.name or model.name)}-{_label(scheme.name, tensors)}"
+    if scheme.rule == "source":
+        keys["general.file_type"] = KV("uint32", _file_type(model, tensors))
+    stem = f"{file_stem(recipe.name or model.name)}-{_label(scheme, tensors)}"
     files, split_events = _files(f"{stem}.gguf", keys, tensors, recipe)
     return Plan(
         model=model,
@@ -179,18 +191,35 @@ def file_stem(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in last)[:MAX_STEM].strip(".-") or "model"
 
 
-def _label(scheme: str, tensors: Sequence[OutputTensor]) -> str:
+def _label(scheme: Scheme, tensors: Sequence[OutputTensor]) -> str:
     """The scheme's name; with the prevailing type behind it where most weights could not have the scheme's own."""
-    weights = Counter[str]()
-    fallen = 0
-    for t in tensors:
-        if len(t.shape) > 1:
-            weights[t.type] += element_count(t.shape)
-            fallen += element_count(t.shape) if t.reason else 0
-    label = scheme.upper()
+    weights = _weights(tensors)
+    if scheme.rule == "source":
+        return weights.most_common(1)[0][0].upper() if weights else "SOURCE"
+    fallen = sum(element_count(t.shape) for t in tensors if len(t.shape) > 1 and t.reason)
+    label = scheme.name.upper()
     if weights and fallen * 2 > weights.total():
         return f"{label}-mostly-{weights.most_common(1)[0][0].upper()}"
     return label
+
+
+def _weights(tensors: Sequence[OutputTensor]) -> Counter[str]:
+    """How many values of matrices each type has."""
+    weights = Counter[str]()
+    for t in tensors:
+        if len(t.shape) > 1:
+            weights[t.type] += element_count(t.shape)
+    return weights
+
+
+def _file_type(model: Model, tensors: Sequence[OutputTensor]) -> int:
+    """What the source says of itself, where it is a GGUF file taken over as it is; else what its types come to."""
+    file = model.checkpoint.gguf
+    said = file.kv.get("general.file_type") if file is not None else None
+    if file is not None and said is not None and isinstance(said.value, int):
+        if all(t.name in file.tensors and t.type == file.tensors[t.name].ggml_type for t in tensors):
+            return said.value
+    return file_type_of(_weights(tensors))
 
 
 def _override_events(model: Model, recipe: Recipe) -> list[Event]:

@@ -9,6 +9,7 @@ from llmfit_core.readers.gguf import GgufFile, tensor_of
 from llmfit_core.rope import Rope, llama3_factors, read_rope, yarn_mscale
 from llmfit_core.tensors import read
 from llmfit_gguf.rope_keys import keys_of, with_own_keys
+from llmfit_gguf.rounding import as_computed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +73,7 @@ def _agrees(
     context = int(hparams.get("context_length", 0))
     try:
         rope, _ = read_rope(stated, context=context)
-        wanted = keys_of(rope, float(hparams["rope.freq_base"]), dims)
+        wanted = keys_of(as_computed(rope, graph), float(hparams["rope.freq_base"]), dims)
         keys = with_own_keys(wanted.keys, rope, graph)
         own = graph.rope_keys(rope) if graph.rope_keys is not None else {}
     except LlmfitError:

@@ -10,6 +10,7 @@ from llmfit_core.readers.gguf_values import KV
 from llmfit_core.roles import Role
 from llmfit_core.rope import llama3_factors, yarn_factors, yarn_mscale
 from llmfit_gguf.graphs import yarn_is_custom
+from llmfit_gguf.rounding import as_computed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ def rope_keys(model: Model, graph: Graph) -> RopeKeys:
     if "rope.freq_base" not in model.hparams:
         return RopeKeys(keys={})
     base = float(model.hparams["rope.freq_base"])  # type: ignore[arg-type]
-    found = keys_of(model.rope, base, model.integer("rope.dimension_count"))
+    found = keys_of(as_computed(model.rope, graph), base, model.integer("rope.dimension_count"))
     return replace(found, keys=with_own_keys(found.keys, model.rope, graph))
 
 

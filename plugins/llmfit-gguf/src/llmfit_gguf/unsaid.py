@@ -33,7 +33,7 @@ def unsaid(model: Model, graph: Graph) -> str:
     if graph.needs_head and Key(Role.HEAD) not in model.tensors:
         out["tie_word_embeddings"] = True
     if model.rope.type in _ROPE_TYPES:
-        out["rope_scaling"] = values.get("rope_scaling")
+        out["rope_scaling"] = values.get("rope_scaling") or dict(model.architecture.rope_default)
     text = json.dumps(out, sort_keys=True, ensure_ascii=True)
     return text if out and len(text) <= MAX_LENGTH else ""
 
