@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from llmfit_mlx import _Packing, _weight
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -19,6 +18,7 @@ from llmfit_core.plan import Recipe
 from llmfit_core.prepare import prepare
 from llmfit_core.readers.shards import read_weights
 from llmfit_core.tensors import read, row_count
+from llmfit_mlx.decode import Packing, weight_of
 from tests.tiny import tiny
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_files_by_mlx_are_what_it_makes_of_them(path: Path) -> None:
         said, want = file.metadata(), file.get_tensor("expected")
     found = read_weights({path.name: path}, layers=None)
     source = Checkpoint(label="m", config=normalise({}), tensors={f"m.{n}": r for n, r in found.tensors.items()})
-    tensor = _weight(source, "m", _Packing(bits=int(said["bits"]), group=int(said["group_size"]), where="here"))
+    tensor = weight_of(source, "m", Packing(bits=int(said["bits"]), group=int(said["group_size"]), where="here"))
     assert np.array_equal(read(tensor), want)
     flat = want.reshape(-1, want.shape[-1])
     for start in range(row_count(want.shape)):

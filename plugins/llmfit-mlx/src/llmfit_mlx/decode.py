@@ -7,11 +7,18 @@ config.json): `weight` u32 `[.., N, K * B / 32]`, codes as one stream of bits al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llmfit_core import Decoder, Event, SourceError, UnsupportedError, hookimpl
+import numpy as np  # noqa: TID253 - no entry module imports this one
+
+from llmfit_core.dequantized import Packed
+from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_core.events import Event
+from llmfit_core.foreign import stated, unquantized
+from llmfit_core.packing import word_count
+from llmfit_core.transform import Slice, to_float32
 
 if TYPE_CHECKING:
     from llmfit_core.architecture import Architecture
@@ -53,10 +60,6 @@ class Lines:
 
     def rows(self, start: int, stop: int) -> Array:
         """Row-local."""
-        import numpy as np
-
-        from llmfit_core.transform import to_float32
-
         out = self.codes.rows(start, stop).astype(np.float32)
         groups = out.reshape(stop - start, self.scales.shape[-1], -1) if stop > start else out
         if stop > start:
@@ -70,7 +73,7 @@ class Lines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Packing:
+class Packing:
     """How a module is packed, and where that is said."""
 
     bits: int
@@ -80,8 +83,6 @@ class _Packing:
 
 def detects(checkpoint: Checkpoint) -> bool:
     """`quantization` in config.json in MLX's words, or experts stacked as mlx-lm does it."""
-    from llmfit_core.foreign import stated
-
     if checkpoint.gguf is not None:
         return False
     said = stated(checkpoint.config, checkpoint.side)
@@ -95,8 +96,6 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         SourceError: `config-key-invalid`, `missing-tensor`, `orphan-tensor`, `shape-mismatch`, `tensor-dtype`.
         UnsupportedError: `unknown-packing`.
     """
-    from llmfit_core.foreign import stated, unquantized
-
     said = stated(checkpoint.config, checkpoint.side)
     plain: dict[str, TensorRef] = {}
     taken: set[str] = set()
@@ -106,8 +105,8 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
         if last != "weight" or f"{stem}.scales" not in checkpoint.tensors:
             plain[name] = ref
             continue
-        packing = _packing(stem, said)
-        plain[name] = replace(ref, tensor=_weight(checkpoint, stem, packing))
+        packing = packing_of(stem, said)
+        plain[name] = replace(ref, tensor=weight_of(checkpoint, stem, packing))
         taken |= {f"{stem}.scales", f"{stem}.biases"}
         kinds[f"mlx-w{packing.bits}g{packing.group}"] = None
     for name in [n for n in plain if n.endswith((".scales", ".biases"))]:
@@ -138,7 +137,7 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
     )
 
 
-def _packing(module: str, said: Stated | None) -> _Packing:
+def packing_of(module: str, said: Stated | None) -> Packing:
     """Bits and group of a module: its own, where the config has them, else those of all."""
     section: Mapping[str, object] = said.section if said is not None else {}
     place = said.place if said is not None else "config.json"
@@ -157,13 +156,15 @@ def _packing(module: str, said: Stated | None) -> _Packing:
         raise SourceError("config-key-invalid", f"bits of {place} is {bits!r:.40}, not one of {', '.join(map(str, BITS))}", _AGAIN)
     if type(group) is not int or not 0 < group < 1 << 20:
         raise SourceError("config-key-invalid", f"group_size of {place} is {group!r:.40}, no count", _AGAIN)
-    return _Packing(bits=bits, group=group, where=place)
+    return Packing(bits=bits, group=group, where=place)
 
 
-def _weight(checkpoint: Checkpoint, module: str, packing: _Packing) -> Tensor:
-    from llmfit_core.dequantized import Packed
-    from llmfit_core.packing import word_count
+def weight_of(checkpoint: Checkpoint, module: str, packing: Packing) -> Tensor:
+    """A module's weight, its parts agreeing with the packing.
 
+    Raises:
+        SourceError: `missing-tensor`, `shape-mismatch`, `tensor-dtype`.
+    """
     words, scales = checkpoint.tensors[f"{module}.weight"], checkpoint.tensors[f"{module}.scales"]
     biases = checkpoint.tensors.get(f"{module}.biases")
     if biases is None:
@@ -185,8 +186,6 @@ def _weight(checkpoint: Checkpoint, module: str, packing: _Packing) -> Tensor:
 
 def _unstacked(tensors: Mapping[str, TensorRef]) -> tuple[dict[str, TensorRef], int]:
     """Experts one by one, as Hugging Face names them, out of `[E, N, K]`; and how many stacks there were."""
-    from llmfit_core.transform import Slice
-
     out: dict[str, TensorRef] = {}
     count = 0
     for name, ref in tensors.items():
@@ -201,9 +200,3 @@ def _unstacked(tensors: Mapping[str, TensorRef]) -> tuple[dict[str, TensorRef], 
             single = f"{block}.experts.{expert}.{word}.{last}"
             out[single] = replace(ref, name=single, tensor=Slice(ref.tensor, expert, expert + 1, 0, squeeze=True))
     return out, count
-
-
-@hookimpl
-def llmfit_decoders() -> Iterable[Decoder]:
-    """MLX checkpoints."""
-    yield Decoder(name="mlx", detects=detects, decode=decode)
