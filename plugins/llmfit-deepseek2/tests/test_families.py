@@ -38,7 +38,7 @@ def yarn(**more: Any) -> dict[str, Any]:
 
 
 VARIATIONS: list[Any] = [
-    pytest.param("deepseek2", {"q_lora_rank": None, "routed_scaling_factor": 1.7, "v_head_dim": 16}, id="v2-whole-q"),
+    pytest.param("deepseek2", {"q_lora_rank": None, "routed_scaling_factor": 1.7, "v_head_dim": 16}, id="v2-whole-q", marks=SLOW),
     pytest.param("deepseek2", yarn(), id="v2-yarn-without-mscale", marks=SLOW),
     pytest.param("deepseek2", yarn(mscale=0.5, mscale_all_dim=0.9), id="v2-yarn-two-mscales", marks=SLOW),
     pytest.param("deepseek2", yarn(mscale_all_dim=0.7), id="v2-yarn-all-dim-alone", marks=SLOW),
@@ -55,9 +55,9 @@ VARIATIONS: list[Any] = [
     pytest.param("deepseek2", {"n_group": 4, "topk_group": 4, "topk_method": "group_limited_greedy"}, id="v2-all-groups", marks=SLOW),
     pytest.param("deepseek2", {"n_group": 4, "topk_group": 1}, id="v2-greedy-with-groups", marks=SLOW),
     pytest.param("deepseek2", {"num_hidden_layers": 26, "q_lora_rank": None, "hidden_size": 64}, id="v2-lite-layers", marks=SLOW),
-    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["sparse", "sparse"], **yarn(mscale_all_dim=0.7)}, id="glm-all-mixed"),
+    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["sparse", "sparse"], **yarn(mscale_all_dim=0.7)}, id="glm-all-mixed", marks=SLOW),
     pytest.param("glm4-moe-lite", {"n_group": 2, "topk_group": 1, "rms_norm_eps": 1e-6}, id="glm-groups", marks=SLOW),
-    pytest.param("youtu", {"q_lora_rank": None, **yarn(mscale=0.7, mscale_all_dim=0.7)}, id="youtu-yarn-whole-q"),
+    pytest.param("youtu", {"q_lora_rank": None, **yarn(mscale=0.7, mscale_all_dim=0.7)}, id="youtu-yarn-whole-q", marks=SLOW),
     pytest.param("youtu", {"tie_word_embeddings": False}, id="youtu-own-head", marks=SLOW),
 ]
 
@@ -141,7 +141,6 @@ REFUSED: list[Any] = [
     pytest.param("deepseek3", {"topk_method": "greedy"}, "topk_method", id="v3-greedy"),
     pytest.param("deepseek3", {"rope_interleave": False}, "rope_interleave", id="halves"),
     pytest.param("deepseek3", {"rope_interleave": None}, "rope_interleave", id="halves-by-null"),
-    pytest.param("glm4-moe-lite", {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types|gate_proj", id="glm-dense-last"),
     pytest.param("glm4-moe-lite", {"mlp_layer_types": ["dense", "loose"]}, "loose", id="glm-odd-kind"),
     pytest.param("glm4-moe-lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types", id="glm-few-kinds"),
     pytest.param("glm4-moe-lite", {"first_k_dense_replace": 2}, "first_k_dense_replace", id="glm-passed-over"),
@@ -174,6 +173,12 @@ def test_what_is_not_computed_is_refused_by_name(
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
     with pytest.raises(LlmfitError, match=words):
         to_gguf(model, "f32")
+
+
+def test_dense_layers_behind_mixed_ones_are_refused(variation: Callable[..., Path], to_gguf: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError, match="dense layers before") as caught:
+        to_gguf(variation("glm4-moe-lite", {"mlp_layer_types": ["sparse", "dense"]}), "f32")
+    assert caught.value.code == "graph-cannot"
 
 
 def test_biases_the_graph_does_not_load_are_refused(variation: Callable[..., Path], to_gguf: Callable[..., Any]) -> None:
@@ -291,6 +296,7 @@ def test_defaults_are_those_of_the_config_class(family: str, registry: PluginReg
             assert use.default == getattr(config, key), key
 
 
+@pytest.mark.slow(reason="the kit proves the wiring of these families too")
 @pytest.mark.parametrize(
     ("family", "changes"), [("deepseek2", {"q_lora_rank": None}), ("deepseek3", {"num_hidden_layers": 1, "first_k_dense_replace": 0})]
 )

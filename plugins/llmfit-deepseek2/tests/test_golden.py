@@ -75,7 +75,12 @@ def test_quantized_is_the_peers(
     assert tensors_of(file) == {n: tuple(v) for n, v in theirs.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("deepseek2-qlora", "deepseek3-yarn")
+
+
+@pytest.mark.parametrize(
+    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow(reason="a quicker case has it too")) for c in CASES]
+)
 def test_logits_are_those_of_transformers(
     case: str, golden_model: Callable[[str], Path], to_gguf: Callable[..., tuple[Path, object]]
 ) -> None:
@@ -99,7 +104,15 @@ def test_both_spellings_of_a_config_make_one_file(
     assert first == second
 
 
-@pytest.mark.parametrize("case", ["deepseek2-lite", "deepseek2-qlora", "deepseek2-yarn-legacy", "deepseek3-yarn-legacy"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("deepseek2-lite", marks=pytest.mark.slow(reason="the other cases have it too")),
+        pytest.param("deepseek2-qlora", marks=pytest.mark.slow(reason="the other cases have it too")),
+        "deepseek2-yarn-legacy",
+        "deepseek3-yarn-legacy",
+    ],
+)
 def test_a_file_as_the_peer_writes_it_reads_back(
     case: str,
     golden_model: Callable[[str], Path],

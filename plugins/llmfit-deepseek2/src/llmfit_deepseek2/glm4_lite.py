@@ -9,7 +9,8 @@ from llmfit_core import Architecture, Asserts, Fix, Reads
 from llmfit_deepseek2.config import FURTHER_TOKENS, attention_keys, expert_keys, sigmoid_keys
 from llmfit_deepseek2.graph import deepseek2_graph
 from llmfit_deepseek2.read_back import v3_file
-from llmfit_deepseek2.sizes import invalid, kinds, latent_and_groups
+from llmfit_deepseek2.sizes import invalid, latent_and_groups
+from llmfit_deepseek2.sizes import kinds as v3_kinds
 from llmfit_deepseek2.v3 import DEEPSEEK3
 
 DENSE, MIXED = "dense", "sparse"
@@ -38,6 +39,12 @@ def layers_of(hparams: Mapping[str, Any]) -> dict[str, object]:
         "dense_layers_come_first": DENSE not in names[lead:],
         "mlp_layer_types": tuple(names),
     } | latent_and_groups(hp)
+
+
+def kinds(hparams: Mapping[str, Any], layer: int) -> frozenset[str]:
+    """As the list says."""
+    dense = hparams["mlp_layer_types"][layer] == DENSE
+    return frozenset({"dense" if dense else "mixed"}) | (v3_kinds(hparams, layer) - {"dense", "mixed"})
 
 
 def said_by_file(keys: Mapping[str, Any]) -> dict[str, object]:
