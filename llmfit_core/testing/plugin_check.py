@@ -7,7 +7,6 @@ import importlib.util
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmfit_core.errors import LlmfitError
@@ -155,7 +154,6 @@ def _label(sample: Mapping[str, Any], number: int) -> str:
     return str(classes[0]) if classes else str(number)
 
 
-@cache
 def samples(module: str) -> Mapping[str, Mapping[str, Any]]:
     """`SAMPLES` of a plugin's entry module, of `<module>_samples`, or of `<module>.samples`; empty where there is none.
 

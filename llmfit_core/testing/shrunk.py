@@ -30,6 +30,7 @@ SIZES = {
     "attention.value_length": 16,
 }
 """By hparam, the value where the class has one."""
+_NEVER_NONE = ("attention.head_count_kv", "expert_used_count")
 
 
 def samples_of(architecture: Architecture) -> dict[str, dict[str, object]]:
@@ -61,11 +62,17 @@ def _config(architecture: Architecture, cls: str, kind: str, config_cls: object)
         raise CheckFailed(f"transformers makes no config of {kind}: {error}") from error
     theirs = made.to_dict()
     config: dict[str, object] = {"architectures": [cls], "model_type": kind}
+    latent = "kv_lora_rank" in theirs  # its heads' sizes hang together in ways of their own, and are small already
     for key, use in architecture.config.items():
-        if isinstance(use, Reads) and use.hparam in SIZES and isinstance(theirs.get(key), int):
+        if not isinstance(use, Reads) or use.hparam not in SIZES or key not in theirs:
+            continue
+        if latent and use.hparam in ("attention.key_length", "attention.value_length"):
+            continue
+        filled = use.hparam in _NEVER_NONE and theirs[key] is None
+        if filled or (isinstance(theirs[key], int) and not isinstance(theirs[key], bool)):
             config[key] = SIZES[use.hparam]
     heads, grouped = theirs.get("num_attention_heads"), theirs.get("num_key_value_heads")
-    if heads is not None and heads == grouped and "num_key_value_heads" in config:
+    if heads is not None and grouped in (heads, None) and "num_key_value_heads" in config:
         config["num_key_value_heads"] = config["num_attention_heads"]  # a class that may not know grouped heads
     for key, value in theirs.items():
         if key in ("layer_types", "no_rope_layers") and isinstance(value, list):
