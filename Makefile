@@ -13,7 +13,7 @@ STANDARD := . ./plugins/llmfit-gguf ./plugins/llmfit-llama ./plugins/llmfit-qwen
 OTHERS := ./plugins/llmfit-deepseek2 ./plugins/llmfit-gemma ./plugins/llmfit-fp8 ./plugins/llmfit-mlx ./plugins/llmfit-phi3 ./plugins/llmfit-open ./plugins/llmfit-classics ./plugins/llmfit-bert ./plugins/llmfit-awq ./plugins/llmfit-gptq ./plugins/llmfit-compressed-tensors ./plugins/llmfit-gptoss
 EDITABLE = $(addprefix -e ,$(STANDARD) $(OTHERS))
 
-.PHONY: demo test test-slow test-gpu check format bench docs clean
+.PHONY: demo test test-slow test-gpu check format bench docs architectures clean
 
 ## demo: set up, then convert a real model to Q4_K_M and ask it something. MODEL=<folder or hub id> takes another.
 demo: $(VENV)/demo.stamp
@@ -52,6 +52,11 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python tools/gen_hooks_reference.py
 	$(BIN)/python tools/gen_cli_reference.py
 	$(BIN)/python tools/gen_errors_reference.py
+	$(BIN)/python tools/gen_architectures.py
+
+## architectures: measure every architecture's parity anew (minutes), and write the page of them.
+architectures: $(VENV)/dev.stamp
+	$(BIN)/python tools/gen_architectures.py --measure
 
 clean:
 	rm -rf $(VENV) demo
