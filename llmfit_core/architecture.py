@@ -197,6 +197,7 @@ class Graph:
         needs_head: The graph loads `output.weight` even where it equals the embedding.
         own_head: The graph loads a head of its own where there is one; `False`: the embedding is always the head.
         biases: Roles whose bias the graph loads; `None` for any.
+        types: Element types its engine reads; `None` for all that the format's exporter writes.
     """
 
     format: str
@@ -222,6 +223,7 @@ class Graph:
     biases: frozenset[str] | None = None
     needs_head: bool = False
     own_head: bool = True
+    types: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +238,8 @@ class Architecture:
             role, `Fused`, or a `Slot`. Two patterns of one role are alternatives.
         config: By config key, what it is for. `DECODER_CONFIG | {...}` is the usual start.
         wiring: Who feeds whom; an exporter that needs it refuses an empty one.
-        graphs: What computes it elsewhere, in order of preference.
+        graphs: What computes it elsewhere, in order of preference. Files are written for the first one's engine, unless
+            another is asked for.
         shapes: By role, over `llmfit_core.roles.SHAPES`.
         hparams: Derives further hparams from those read: `(hparams) -> additions`.
         layer_kinds: `(hparams, layer) -> kinds` that `Slot.when` refers to.

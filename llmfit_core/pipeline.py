@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from llmfit_core.plan import DataCheck
     from llmfit_core.plugin_record import Provided
     from llmfit_core.plugins import PluginRegistry
+    from llmfit_core.runtime import Runtime
 
 
 _WIDER = {
@@ -260,7 +261,7 @@ def _prove_before(
     events: tuple[Event, ...] = ()
     gguf = plan.model.checkpoint.gguf
     if exporter.suffix:
-        said, events = prove_plan(plan, tokenizing_runtime(exporter.name, registry))
+        said, events = prove_plan(plan, tokenizing_runtime(exporter.name, registry, plan.engine))
     elif gguf is not None:
         said, events = prove_tokens(plan.model, gguf.files[0], tokenizing_runtime("gguf", registry))
     return said, (*told, *events)
@@ -279,8 +280,61 @@ def _prove_after(
     from llmfit_core.verify.opening import prove_opens
     from llmfit_core.verify.tokens import tokenizing_runtime
 
-    runtime = tokenizing_runtime(exporter.name, registry)
-    return ({}, ()) if runtime is None else prove_opens(runtime, target, plan.size)
+    runtime = tokenizing_runtime(exporter.name, registry, plan.engine)
+    if runtime is None:
+        return {}, ()
+    said, events = prove_opens(runtime, target, plan.size)
+    if any(e.code == "graph-forced" for e in plan.events):
+        same, more = compare(plan.model, target, runtime, registry)
+        said, events = said | same, (*events, *more)
+    return said, events
+
+
+def verify_file(
+    path: Path, against: str | Path | None, registry: PluginRegistry
+) -> tuple[dict[str, object], tuple[Event, ...]]:
+    """What can be proven of a written file: that its runtime opens it, reads its tokens and computes its logits rightly.
+
+    Args:
+        path: A file; its first part where there are several.
+        against: What it was made from; `None` for what the file says of itself.
+        registry: The plugins.
+
+    Returns:
+        What was proven, and an event for what could not be.
+
+    Raises:
+        VerificationError: `tokens-differ`, `vocabulary-refused`, `does-not-open`, `not-finite`, `computes-otherwise`.
+        UnsupportedError: `nothing-to-verify`: the file is of a kind that no proof is known for.
+    """
+    from llmfit_core.verify.opening import prove_opens
+    from llmfit_core.verify.tokens import prove_tokens, tokenizing_runtime
+
+    written = prepare(path, registry).model
+    file = written.checkpoint.gguf
+    if file is None:
+        raise UnsupportedError("nothing-to-verify", f"{path} is no .gguf file", "Name the file that convert wrote.")
+    model = written if against is None else prepare(against, registry).model
+    name = file.kv["general.architecture"].value
+    engines = {g.engine for g in written.architecture.graphs if g.name == name}
+    found = (tokenizing_runtime("gguf", registry, engine) for engine in sorted(engines))
+    runtime = next((r for r in found if r is not None), None)
+    said, events = prove_tokens(model, file.files[0], runtime)
+    if runtime is not None:
+        size = sum(p.stat().st_size for p in file.files)
+        for proof in (prove_opens(runtime, file.files[0], size), compare(model, file.files[0], runtime, registry)):
+            said, events = said | proof[0], (*events, *proof[1])
+    return said, events
+
+
+def compare(
+    model: Model, path: Path, runtime: Runtime | None, registry: PluginRegistry
+) -> tuple[dict[str, object], tuple[Event, ...]]:
+    """`llmfit_core.verify.logits.prove_same` of a written file, read back by the plugins that are here."""
+    from llmfit_core.verify.logits import prove_same
+
+    plain = Recipe(exporter="hf", scheme="f32")
+    return prove_same(model, path, runtime, lambda file, folder: convert(file, plain, folder, registry, verify=False))
 
 
 class _Losses:

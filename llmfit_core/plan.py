@@ -27,6 +27,7 @@ class Recipe:
         rope_freq_scale: Override of the rope scale (1 / factor).
         metadata: `--set key=value` pairs, as text.
         pre: Override of the pre-tokenizer's name.
+        graph: The graph to write for, by its own name or its engine's; `None` for the architecture's usual engine.
         split_max_bytes: Largest part file, or `None` for one file.
         strict: Fail on warnings and fallbacks.
         force: Do what is measured to be wrong all the same.
@@ -41,6 +42,7 @@ class Recipe:
     rope_freq_scale: float | None = None
     metadata: tuple[tuple[str, str], ...] = ()
     pre: str | None = None
+    graph: str | None = None
     split_max_bytes: int | None = None
     strict: bool = False
     force: bool = False

@@ -140,6 +140,7 @@ class Runtime:
     Attributes:
         name: `llamacpp`.
         formats: Artifact formats it serves (`gguf`).
+        engine: The engine whose graphs it holds, as `Graph.engine` names it; empty where it does not go by graphs.
         probe: Is it here?
         capabilities: What does its build contain?
         plan: `(model path, options) -> LaunchPlan` for serving; raises `LaunchError` or
@@ -169,5 +170,6 @@ class Runtime:
     embed: Callable[[Path, Sequence[int], LaunchOptions], list[list[float]]] | None = None
     tokenize: Callable[[Path, Sequence[str], bool], list[list[int]]] | None = None
     explain: Callable[[Path], Callable[[tuple[str, ...]], LlmfitError | None]] | None = None
+    engine: str = ""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-OWN = ("plugins", "inspect", "plan", "convert", "run", "serve")
+OWN = ("plugins", "inspect", "plan", "convert", "verify", "run", "serve")
 
 
 def build(arguments: list[str]) -> typer.Typer:
@@ -46,6 +46,10 @@ def _add(app: typer.Typer, name: str | None) -> None:
         from llmfit_core.cli import convert_cmd
 
         app.command()(convert_cmd.plan if name == "plan" else convert_cmd.convert)
+    elif name == "verify":
+        from llmfit_core.cli.verify_cmd import verify
+
+        app.command()(verify)
     else:
         from llmfit_core.cli import run_cmd
 

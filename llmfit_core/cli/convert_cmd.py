@@ -24,6 +24,7 @@ Base = Annotated[float | None, typer.Option("--rope-freq-base", help="Rope base 
 Scale = Annotated[float | None, typer.Option("--rope-freq-scale", help="Rope scale (1 / factor) in the metadata.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a metadata key the file has. Repeatable.")]
 Pre = Annotated[str | None, typer.Option("--pre", help="The pre-tokenizer's name, where it is not recognised.")]
+GraphName = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Write for this graph, or the graph of this engine, instead of the usual engine's.")]
 Split = Annotated[str | None, typer.Option("--split-max-size", metavar="SIZE", help="Split into files of at most this size (2G, 500M).")]
 Force = Annotated[bool, typer.Option("--force", help="Do what is measured to be wrong all the same.")]
 
@@ -41,6 +42,7 @@ def plan(
     rope_freq_scale: Scale = None,
     set_: Settings = None,
     pre: Pre = None,
+    graph: GraphName = None,
     split_max_size: Split = None,
     force: Force = False,
     check: Annotated[bool, typer.Option("--check", help="Run the data checks too; this reads weights.")] = False,
@@ -52,7 +54,7 @@ def plan(
     wanted = recipe_from(
         recipe, to, strict=strict, name=name, tensor_types=tensor_type, context_length=context_length,
         rope_freq_base=rope_freq_base, rope_freq_scale=rope_freq_scale, settings=set_, pre=pre,
-        split_max_bytes=parse_size(split_max_size), force=force,
+        graph=graph, split_max_bytes=parse_size(split_max_size), force=force,
     )  # fmt: skip
     planned = plan_conversion(source, wanted, registry(), check=check, weights=check)
     if as_json:
@@ -75,6 +77,7 @@ def convert(
     rope_freq_scale: Scale = None,
     set_: Settings = None,
     pre: Pre = None,
+    graph: GraphName = None,
     split_max_size: Split = None,
     force: Force = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artifact that is there.")] = False,
@@ -89,7 +92,7 @@ def convert(
     wanted = recipe_from(
         recipe, to, strict=strict, name=name, tensor_types=tensor_type, context_length=context_length,
         rope_freq_base=rope_freq_base, rope_freq_scale=rope_freq_scale, settings=set_, pre=pre,
-        split_max_bytes=parse_size(split_max_size), force=force,
+        graph=graph, split_max_bytes=parse_size(split_max_size), force=force,
     )  # fmt: skip
     if not out:
         raise UsageError("bad-option", "-o '' names no place", "Give a file or a folder.")

@@ -14,7 +14,7 @@ from llmfit_core.plan import Recipe
 
 DEFAULT_TO = "gguf:q4_k_m"
 FILE_KEYS = (
-    "to name tensor_types metadata context_length rope_freq_base rope_freq_scale pre split_max_size strict force".split()
+    "to name tensor_types metadata context_length rope_freq_base rope_freq_scale pre graph split_max_size strict force".split()
 )
 MAX_BYTES = 1 << 20
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}

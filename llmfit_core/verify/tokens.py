@@ -97,10 +97,12 @@ def _unproven(why: str) -> tuple[dict[str, object], tuple[Event, ...]]:
     return {"tokens": False}, (event,)
 
 
-def tokenizing_runtime(format: str, registry: PluginRegistry) -> Runtime | None:
-    """The first installed runtime of a format that can tokenize."""
+def tokenizing_runtime(format: str, registry: PluginRegistry, engine: str = "") -> Runtime | None:
+    """The first installed runtime of a format that can tokenize, and that has this engine's graphs, where one is named."""
     for provided in registry.runtimes():
         runtime = provided.value
+        if engine and runtime.engine and runtime.engine != engine:
+            continue
         if format in runtime.formats and runtime.tokenize is not None and runtime.probe().available:
             return runtime
     return None

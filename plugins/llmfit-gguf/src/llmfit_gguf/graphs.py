@@ -13,6 +13,8 @@ from llmfit_gguf.layout import scales_of
 from llmfit_gguf.rounding import rounding
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from llmfit_core.architecture import Graph
     from llmfit_core.model import Model
     from llmfit_core.rope import Rope
@@ -22,11 +24,18 @@ MAX_LAYERS, MAX_EXPERTS = 512, 1024
 """`LLAMA_MAX_LAYERS` and `LLAMA_MAX_EXPERTS` of llama.cpp's `llama-hparams.h`."""
 
 
-def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
+def choose_graph(
+    model: Model, wanted: str | None = None, *, force: bool = False
+) -> tuple[Graph, int | None, tuple[Event, ...]]:
     """The first graph that computes `model`, the tokens up to which it is exact (`None`: all), and the bounds.
 
+    Args:
+        model: What is to be computed.
+        wanted: A graph's own name or its engine's; without it, the graphs of the architecture's first engine.
+        force: Take a graph that computes something else, where it would load the file all the same.
+
     Raises:
-        UnsupportedError: `no-graph`, `graph-cannot`, with every graph's reason.
+        UnsupportedError: `no-graph`, `unknown-graph`, `graph-cannot`, with every graph's reason.
     """
     graphs = [g for g in model.architecture.graphs if g.format == "gguf"]
     if not graphs:
@@ -35,22 +44,90 @@ def choose_graph(model: Model) -> tuple[Graph, int | None, tuple[Event, ...]]:
             f"no runtime is known to have a graph for {model.architecture.hf_classes[0]} in GGUF files",
             "Export to hf instead, or use a plugin version that names a graph.",
         )
+    asked = _asked(graphs, wanted, model)
     reasons: list[str] = []
-    for graph in graphs:
+    for graph in asked:
         reason = obstacle(model, graph)
         if reason is None:
             exact, events = limits(model, graph)
-            events = (*events, *_folded(model, graph))
+            events = (*events, *_folded(model, graph), *_runtimes(model, graphs, graph))
             if reasons:
                 message = f"written for {graph.engine}'s graph {graph.name}, which computes the same; {'; '.join(reasons)}"
                 events = (*events, Event(code="other-graph", message=message, severity="info", subject=graph.name))
             return graph, exact, events
         reasons.append(f"{graph.engine}'s {graph.name}: {reason}")
-    raise UnsupportedError(
-        "graph-cannot",
-        "; ".join(reasons),
-        "Run this checkpoint in transformers (--to hf), or choose a model whose config the graph computes.",
-    )
+    forced = next((g for g in asked if _hard_obstacle(model, g) is None), None) if force else None
+    if forced is not None:
+        exact, events = limits(model, forced)
+        reason = obstacle(model, forced)
+        told = Event(
+            code="graph-forced",
+            message=f"{forced.engine}'s graph {forced.name} computes something else than this model: {reason}; written all "
+            "the same, as told",
+            subject=forced.name,
+        )
+        return forced, exact, (*events, *_folded(model, forced), *_runtimes(model, graphs, forced), told)
+    raise UnsupportedError("graph-cannot", "; ".join(dict.fromkeys(reasons)), _instead(model, graphs, asked))
+
+
+def _asked(graphs: Sequence[Graph], wanted: str | None, model: Model) -> list[Graph]:
+    """The graphs that `wanted` names; those of the first engine where it names none."""
+    if wanted is None:
+        return [g for g in graphs if g.engine == graphs[0].engine]
+    found = [g for g in graphs if wanted in (g.name, g.engine)]
+    if not found:
+        there = ", ".join(f"{g.name} ({g.engine})" for g in graphs)
+        raise UnsupportedError(
+            "unknown-graph",
+            f"{model.architecture.hf_classes[0]} has no graph {wanted!r:.80}",
+            f"There are: {there}. Give the graph's name or the engine's.",
+        )
+    return found
+
+
+def _instead(model: Model, graphs: Sequence[Graph], asked: Sequence[Graph]) -> str:
+    """What to do about graphs that cannot: others that can, transformers, or `--force`."""
+    able = [g for g in graphs if g not in asked and obstacle(model, g) is None]
+    engines = list(dict.fromkeys(g.engine for g in able))
+    out = ["run this checkpoint in transformers (--to hf)"]
+    if able:
+        out.insert(0, f"write it for an engine that computes it ({' or '.join(f'--graph {e}' for e in engines)})")
+    else:
+        out.append("choose a model whose config the graph computes")
+    if any(_hard_obstacle(model, g) is None for g in asked):
+        out.append("give --force to write it for this graph all the same")
+    text = f"{', '.join(out[:-1])}, or {out[-1]}."
+    return text[0].upper() + text[1:]
+
+
+def _runtimes(model: Model, graphs: Sequence[Graph], chosen: Graph) -> tuple[Event, ...]:
+    """Which engines compute this model and which do not, where it has graphs of several."""
+    if len({g.engine for g in graphs}) < 2:
+        return ()
+    said: dict[str, str] = {}
+    for graph in graphs:
+        reason = obstacle(model, graph)
+        if reason is not None:
+            said.setdefault(graph.engine, f"{graph.engine} ({graph.name}): no, {reason}")
+        elif "): yes" not in said.get(graph.engine, ""):
+            said[graph.engine] = f"{graph.engine} ({graph.name}): yes"
+    message = f"who computes this model: {'; '.join(said.values())}; transformers (--to hf): yes"
+    return (Event(code="runtimes", message=message, severity="info", subject=chosen.name),)
+
+
+def require_types(graph: Graph, types: Iterable[tuple[str, str]]) -> None:
+    """Hold tensors' names and types against what the graph's engine reads.
+
+    Raises:
+        UnsupportedError: `type-not-read`.
+    """
+    odd = next(((name, kind) for name, kind in types if graph.types is not None and kind not in graph.types), None)
+    if odd is not None:
+        raise UnsupportedError(
+            "type-not-read",
+            f"{odd[0]} would be {odd[1]}, a type that {graph.engine} does not read",
+            f"Choose a scheme of other types; {graph.engine} has tools of its own that make its own ones from f32 or bf16.",
+        )
 
 
 def obstacle(model: Model, graph: Graph) -> str | None:
@@ -60,15 +137,20 @@ def obstacle(model: Model, graph: Graph) -> str | None:
         if value not in fix.values and not (fix.unless is not None and fix.unless(model.hparams)):
             key = _config_key(model, hparam)
             return fix.why if key is None else f"{key} is {value!r}, but {fix.why}"
+    off = rounding(model, graph)
+    if off is not None and off.phase > graph.rope_rounding:
+        return f"yarn has {yarn_is_custom(model.rope)}, which this graph does not read: {off}"
+    return _hard_obstacle(model, graph)
+
+
+def _hard_obstacle(model: Model, graph: Graph) -> str | None:
+    """Why a file for `graph` could not even be written or loaded, or `None`."""
     too_many = _too_many(model) if graph.engine == "llama.cpp" else None
     if too_many is not None:
         return too_many
     kind = model.rope.type
     if kind not in graph.rope:
         return f"the rope type is {kind}, which this graph does not compute"
-    off = rounding(model, graph)
-    if off is not None and off.phase > graph.rope_rounding:
-        return f"yarn has {yarn_is_custom(model.rope)}, which this graph does not read: {off}"
     if not graph.own_head and Key(Role.HEAD) in model.tensors:
         return "its head differs from the embedding, which this graph takes for the head"
     if graph.biases is not None:

@@ -59,6 +59,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         (recipe.rope_freq_base, "--rope-freq-base"),
         (recipe.rope_freq_scale, "--rope-freq-scale"),
         (recipe.context_length, "--context-length"),
+        (recipe.graph, "--graph"),
         (recipe.pre if model.checkpoint.gguf is None else None, "--pre"),
     ):
         if given not in (None, ()):

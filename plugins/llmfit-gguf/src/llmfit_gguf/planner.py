@@ -18,7 +18,7 @@ from llmfit_core.tensors import Given, element_count
 from llmfit_core.tokenizer.to_gguf import gguf_keys
 from llmfit_gguf.container import header_bytes, layout
 from llmfit_gguf.ftypes import QUANTIZATION_VERSION, file_type_of, scheme_named
-from llmfit_gguf.graphs import choose_graph
+from llmfit_gguf.graphs import choose_graph, require_types
 from llmfit_gguf.keeping import stored_blocks, told
 from llmfit_gguf.layout import to_gguf
 from llmfit_gguf.metadata import as_json, hparam_keys
@@ -50,12 +50,12 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     """Everything about the file but the tensors' values.
 
     Raises:
-        UnsupportedError: `graph-cannot`, `no-tokenizer`, `unknown-scheme`, `bad-override` and its like.
+        UnsupportedError: `graph-cannot`, `type-not-read`, `no-tokenizer`, `unknown-scheme`, `bad-override` and its like.
     """
     scheme = scheme_named(recipe.scheme)
     recipe = replace(recipe, scheme=scheme.name)
     model = with_overrides(model, recipe)
-    graph, exact, bounds = choose_graph(model)
+    graph, exact, bounds = choose_graph(model, recipe.graph, force=recipe.force)
     rope = rope_keys(model, graph)
     sources = _sources(model, graph, rope.factors)
     keys = _keys(model, graph, recipe, scheme.file_type, exact, rope.keys)
@@ -77,6 +77,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     choices = choose_types(scheme.name, infos, facts, recipe.tensor_types)
     types = {n: c.type for n, c in zip(sources, choices, strict=True)}
     kept = {n: b for n, b in blocks.items() if b.dtype == types[n]}
+    require_types(graph, zip(sources, (c.type for c in choices), strict=True))
     tensors = [
         OutputTensor(
             name=name,

@@ -76,6 +76,7 @@ def _explain(path: Path) -> Callable[[tuple[str, ...]], LlmfitError | None]:
 LLAMACPP = Runtime(
     name="llamacpp",
     formats=("gguf",),
+    engine="llama.cpp",
     probe=_probe,
     capabilities=_capabilities,
     plan=_plan,
