@@ -5,7 +5,7 @@ Which key is a size is what the table itself says (`Reads`), so nothing here spe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmfit_core.architecture import Reads
 from llmfit_core.testing.outcome import CheckFailed, NotRun
@@ -47,21 +47,24 @@ def samples_of(architecture: Architecture) -> dict[str, dict[str, object]]:
         kinds = {cls: kind for kind, cls in names.items()}
         for cls in architecture.hf_classes:
             kind = kinds.get(cls)
-            if kind in transformers.CONFIG_MAPPING:
-                found[cls] = {"config": _config(architecture, cls, str(kind), transformers.CONFIG_MAPPING[kind])}
+            if kind not in transformers.CONFIG_MAPPING or kind not in architecture.model_types:
+                continue  # a model of several parts, say, whose text part alone the table describes
+            config = _config(architecture, cls, str(kind), transformers.CONFIG_MAPPING[kind])
+            if {SIZES["embedding_length"], SIZES["block_count"]} <= {v for v in config.values() if isinstance(v, int)}:  # else it would be of true size
+                found[cls] = {"config": config}
     if not found:
         classes = ", ".join(architecture.hf_classes)
         raise NotRun(f"transformers has none of {classes}, and the plugin gives no SAMPLES")
     return found
 
 
-def _config(architecture: Architecture, cls: str, kind: str, config_cls: object) -> dict[str, object]:
+def _config(architecture: Architecture, cls: str, kind: str, config_cls: Any) -> dict[str, Any]:
     try:
-        made = config_cls()  # type: ignore[operator]
+        made = config_cls()
     except Exception as error:
         raise CheckFailed(f"transformers makes no config of {kind}: {error}") from error
     theirs = made.to_dict()
-    config: dict[str, object] = {"architectures": [cls], "model_type": kind}
+    config: dict[str, Any] = {"architectures": [cls], "model_type": kind}
     latent = "kv_lora_rank" in theirs  # its heads' sizes hang together in ways of their own, and are small already
     for key, use in architecture.config.items():
         if not isinstance(use, Reads) or use.hparam not in SIZES or key not in theirs:
