@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from llmfit_core.testing import ArchitectureTests
-from llmfit_deepseek2 import DEEPSEEK2, DEEPSEEK3, GLM4_MOE_LITE, YOUTU
+from llmfit_deepseek2 import DEEPSEEK2, DEEPSEEK3, GLM4_MOE, GLM4_MOE_LITE, YOUTU
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -88,3 +88,24 @@ class TestYoutu(ArchitectureTests):
     variations: ClassVar = {"whole-q": {"q_lora_rank": None, "tie_word_embeddings": False, "rope_parameters": YARN}}
     slow = frozenset(variations)
     optional_keys = GROUPS
+
+
+class TestGlm4Moe(ArchitectureTests):
+    architecture = GLM4_MOE
+    config: ClassVar = {
+        **{k: v for k, v in SMALL.items() if "rank" not in k and "head_dim" not in k},
+        **MIXED, "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_key_value_heads": 2, "head_dim": 24,
+        "num_mtp_layers": 0,
+    }  # fmt: skip
+    variations: ClassVar = {
+        "biases-normed": {"attention_bias": True, "use_qk_norm": True, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5},
+        "whole-heads-mha": {
+            "partial_rotary_factor": 1.0, "num_key_value_heads": 4, "first_k_dense_replace": 0, "norm_topk_prob": False,
+        },
+        "yarn": {"rope_parameters": {**YARN, "mscale": None, "mscale_all_dim": None, "partial_rotary_factor": 0.5}},
+    }  # fmt: skip
+    refused: ClassVar = {
+        "softmax": ({"scoring_func": "softmax"}, "config-value"),
+        "gelu": ({"hidden_act": "gelu"}, "graph-cannot"),
+    }
+    slow = frozenset(variations)
