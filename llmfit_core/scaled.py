@@ -181,7 +181,7 @@ class Limits:
 def possible_blocks(pairs: Iterable[tuple[Shape, Shape]]) -> tuple[Limits, Limits]:
     """What the axes that are cut into blocks leave open for rows and columns; nothing where the least exceeds the largest.
 
-    An axis `n` with `1 < s < n` scales is cut; one with a single scale fits many blocks and is to be checked afterwards.
+    An axis with several scales says much; one with a single scale fits many blocks and is to be checked afterwards.
     """
     out = [Limits(), Limits()]
     longest = [1, 1]
@@ -189,8 +189,8 @@ def possible_blocks(pairs: Iterable[tuple[Shape, Shape]]) -> tuple[Limits, Limit
         *lead, tall, wide = weight if len(weight) > 1 else (1, *weight)
         view = _with_axes(tuple(lead), tall, scale) or (1, 1)
         for axis, (n, s) in enumerate(zip((tall, wide), view[-2:], strict=True)):
-            if not 1 < s < n:
-                longest[axis] = max(longest[axis], n if s == 1 else 1)
+            if s == 1:
+                longest[axis] = max(longest[axis], n)
                 continue
             at = out[axis]
             low, high = -(-n // s), -(-n // (s - 1)) - 1

@@ -47,7 +47,9 @@ def derived_block(pairs: Sequence[Pair]) -> tuple[tuple[int, int] | None, list[E
     rows, columns = limits = possible_blocks((p.weight.shape, p.scale.shape) for p in cut)
     for at in limits:
         if at.high is not None and at.low > at.high:
-            one, other = cut[at.least], cut[at.most]
+            one, other = pairs[at.least], pairs[at.most]
+            if one is other:
+                raise _misfit(one, f"its weight is {list(one.weight.shape)}")
             raise SourceError(
                 "scale-mismatch",
                 f"no block explains both {one.scale_name}, {list(one.scale.shape)} for a weight {list(one.weight.shape)}, and "
@@ -71,23 +73,26 @@ def derived_block(pairs: Sequence[Pair]) -> tuple[tuple[int, int] | None, list[E
 def laid_over(pair: Pair, block: tuple[int, int] | None, said: Stated | None, *, of_config: bool) -> tuple[Tensor, str]:
     """The product, and in words what the scales are for."""
     weight, scale = pair.weight.shape, pair.scale.shape
-    cut = of_config or is_blocks(weight, scale)
-    fit = fit_scale(weight, scale, block if cut else None)
+    fit = fit_scale(weight, scale, block)
     if fit is None:
-        if cut and block is not None:
+        if block is not None:
             rows, columns = (-(-n // b) for n, b in zip((1, *weight)[-2:], block, strict=True))
             where = f"weight_block_size in {said.place}" if said is not None and of_config else "the other scales' shapes"
             wanted = [*weight[:-2], rows, columns]
             why = f"{where} ({block[0]} x {block[1]}) makes it {wanted} for a weight {list(weight)}"
         else:
             why = f"its weight is {list(weight)}: neither one, nor one for each row, nor blocks"
-        raise SourceError("scale-mismatch", f"{pair.scale_name} has the shape {list(scale)}, but {why}", _DAMAGED)
+        raise _misfit(pair, why)
     view = pair.scale if scale == fit.view else Reshape(pair.scale, fit.view)
     tall, wide = fit.block
-    if cut:
-        kind = f"blocks of {tall} x {wide}" if block is not None else "blocks"
+    if block is not None:
+        kind = f"blocks of {tall} x {wide}"
     elif tall == 1 and wide == weight[-1]:
         kind = "a scale for each row"
     else:
         kind = "a scale for each tensor" if wide == weight[-1] else "a scale for each column"
     return Scaled(pair.weight.tensor, view, fit.block), kind
+
+
+def _misfit(pair: Pair, why: str) -> SourceError:
+    return SourceError("scale-mismatch", f"{pair.scale_name} has the shape {list(pair.scale.shape)}, but {why}", _DAMAGED)
