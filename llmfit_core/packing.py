@@ -132,7 +132,7 @@ def _unpack_stream(words: Array, bits: int, count: int) -> Array:
     groups = -(-octets.shape[-1] // bits)
     if octets.shape[-1] % bits:
         octets = np.concatenate([octets, np.zeros((*octets.shape[:-1], -octets.shape[-1] % bits), np.uint8)], axis=-1)
-    apart = octets.reshape(*octets.shape[:-1], groups, bits)
+    apart: Array = octets.reshape(*octets.shape[:-1], groups, bits)
     whole = np.zeros(apart.shape[:-1], np.uint64)
     for i in range(bits):
         whole |= apart[..., i].astype(np.uint64) << np.uint64(8 * i)

@@ -7,6 +7,7 @@ A decoder finds its modules by a tensor that only a quantized one has (`qweight`
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ KEYS = ("quantization_config", "compression_config")
 SCALE_DTYPES = frozenset({"f16", "bf16", "f32"})
 _PATTERN_LENGTH = 4000
 _REPEATS = 5
+_PATIENCE = 20.0
 _DAMAGED = "The checkpoint is damaged, or its quantization config is another model's: fetch both again."
 
 
@@ -43,10 +45,12 @@ class Section:
     Attributes:
         values: Its keys; empty where there is none.
         where: How messages call it: `quantization_config in config.json`.
+        spent: Seconds that its patterns took so far.
     """
 
     values: Mapping[str, object]
     where: str
+    spent: list[float] = field(default_factory=lambda: [0.0], compare=False)
 
     def whole(self, key: str, default: int | None = None) -> int:
         """A whole number.
@@ -89,7 +93,11 @@ class Section:
             raise self.invalid(key, f"is {value!r:.60}, no object")
         return value
 
-    def pattern(self, key: str, text: str) -> re.Pattern[str]:
+    def part(self, values: Mapping[str, object], where: str) -> Section:
+        """An object within this one."""
+        return Section(values=values, where=where, spent=self.spent)
+
+    def pattern(self, key: str, text: str) -> NamePattern:
         """A regular expression for modules' names that no name can keep busy for long.
 
         Raises:
@@ -98,7 +106,7 @@ class Section:
         if len(text) > _PATTERN_LENGTH or not _is_quick(text):
             raise self.invalid(key, f"has the pattern {text!r:.60}, which may take for ever")
         try:
-            return re.compile(text)
+            return NamePattern(pattern=re.compile(text), section=self, key=key)
         except (re.error, OverflowError, RecursionError) as error:
             raise self.invalid(key, f"has the pattern {text!r:.60}, which is no regular expression: {error}") from None
 
@@ -107,6 +115,28 @@ class Section:
         return SourceError(
             "config-key-invalid", f"{key} of {self.where} {said}", "Correct it, as the model's authors published it."
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamePattern:
+    """A regular expression of a config, and the time that all of that config's may take."""
+
+    pattern: re.Pattern[str]
+    section: Section
+    key: str
+
+    def matches(self, name: str, *, anywhere: bool = False) -> bool:
+        """Whether a name fits, from its beginning or anywhere.
+
+        Raises:
+            SourceError: `config-key-invalid` once the patterns together took too long.
+        """
+        began = time.monotonic()
+        found = (self.pattern.search if anywhere else self.pattern.match)(name)
+        self.section.spent[0] += time.monotonic() - began
+        if self.section.spent[0] > _PATIENCE:
+            raise self.section.invalid(self.key, f"has patterns such as {self.pattern.pattern!r:.60}, which take too long")
+        return found is not None
 
 
 def _is_quick(pattern: str) -> bool:
@@ -166,9 +196,16 @@ def method_of(checkpoint: Checkpoint) -> str:
         for place in (checkpoint.config.values, checkpoint.config.raw):
             value = place.get(key)
             if isinstance(value, Mapping):
-                said = value.get("quant_method")
+                said = value.get("quant_method") or value.get("method") or implied_method(value)
                 return said.lower() if isinstance(said, str) else ""
     return ""
+
+
+def implied_method(said: Mapping[str, object]) -> str:
+    """The method that only its keys tell: `awq`, `gptq`; empty where they are neither's."""
+    if any(k in said for k in ("zero_point", "w_bit", "q_group_size", "modules_to_not_convert")):
+        return "awq"
+    return "gptq" if any(k in said for k in ("desc_act", "damp_percent", "sym", "true_sequential")) else ""
 
 
 def packing_of_auto_round(checkpoint: Checkpoint) -> str:
@@ -399,7 +436,7 @@ def places_of(checkpoint: Checkpoint, modules: Iterable[str], architectures: Seq
         modules: Names without `.weight`.
         architectures: Those that are known.
     """
-    names = [f"{m}.weight" for m in modules]
+    names = dict.fromkeys(f"{m}.weight" for m in modules)
     others = {n: r for n, r in checkpoint.tensors.items() if n not in names}
     whole = {n: TensorRef(name=n, tensor=next(iter(others.values())).tensor) for n in names} if others else {}
     try:

@@ -142,6 +142,10 @@ class TestTheConfig:
     ) -> None:
         refused(changed(folder, section=change), code, *words, exit_code=exit_code)
 
+    def test_that_names_no_method_is_known_by_its_keys(self, tmp_path: Path) -> None:
+        made = make(tmp_path, section={k: v for k, v in SECTION.items() if k != "quant_method"})
+        same_tensors(converted(made.folder).tensors, converted(made.twin).tensors)
+
     def test_of_something_else_in_the_folder_is_an_error(self, folder: Path) -> None:
         refused(changed(folder, section={"quant_method": "hqq"}), "undecodable-source", "hqq", exit_code=4)
 

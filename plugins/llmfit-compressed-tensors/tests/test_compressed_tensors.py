@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from llmfit_compressed_tensors.decode import decode, detects
+from llmfit_core.checkpoint import open_checkpoint
+from llmfit_core.readers.remote import Remote
 from llmfit_core.tensors import read
 from tests.cases.source import command, converted, planned, refused
 from tests.quantized import Arrays, Pair, Rounded, changed, packed, pair, rounded, same_tensors
@@ -265,3 +268,16 @@ def test_the_weights_are_plain_again_and_the_config_says_they_are_not(tmp_path: 
 
 def test_planning_needs_no_more_than_headers_and_shapes(folder: Path) -> None:
     assert planned(folder)["events"]
+
+
+@pytest.mark.parametrize("group", [32, -1])
+def test_of_a_model_on_a_hub_headers_tell_the_shape(group: int, tmp_path: Path) -> None:
+    """weight_shape is a tensor, and planning downloads none."""
+    made = make(tmp_path, group=group)
+    here = open_checkpoint(made.folder)
+    far = {
+        n: replace(r, tensor=Remote(repo="org/name", revision="main", filename="m", offset=0, shape=r.shape, dtype=r.dtype))
+        for n, r in here.tensors.items()
+    }
+    plain = decode(replace(here, tensors=far), [])
+    assert {n: r.shape for n, r in plain.tensors.items()} == {n: r.shape for n, r in open_checkpoint(made.twin).tensors.items()}

@@ -179,6 +179,11 @@ class TestTheConfig:
         refused(changed(folder, section=change), code, *words, exit_code=exit_code)
 
 
+    def test_that_names_no_method_is_known_by_its_keys(self, tmp_path: Path) -> None:
+        made = make(tmp_path, section={k: v for k, v in SECTION.items() if k != "quant_method"})
+        same_tensors(converted(made.folder).tensors, converted(made.twin).tensors)
+
+
 class TestRulesOfSomeModules:
     def test_have_their_own_bits_and_groups(self, tmp_path: Path) -> None:
         def round_off(name: str, w: np.ndarray) -> Rounded:

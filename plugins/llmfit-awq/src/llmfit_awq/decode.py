@@ -25,6 +25,7 @@ from llmfit_core.quantized_source import (
     Parts,
     Section,
     as_stored,
+    implied_method,
     merged,
     method_of,
     packing_of_auto_round,
@@ -65,11 +66,9 @@ def detects(checkpoint: Checkpoint) -> bool:
         return False
     for name in SIDE_FILES:
         said = side_section(checkpoint, name).values
-        method = str(said.get("quant_method") or said.get("method") or "").lower()
+        method = str(said.get("quant_method") or said.get("method") or implied_method(said)).lower()
         if method:
             return method == "awq"
-        if "zero_point" in said or "w_bit" in said or "q_group_size" in said:
-            return True
     return "quantize_config.json" not in checkpoint.side and _looks(checkpoint)
 
 

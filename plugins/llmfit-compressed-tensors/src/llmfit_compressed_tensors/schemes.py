@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
-from llmfit_core.quantized_source import Section, refuse_layout, section_of
+from llmfit_core.quantized_source import NamePattern, Section, refuse_layout, section_of
 
 if TYPE_CHECKING:
-    import re
-
     from llmfit_core.checkpoint import Checkpoint
 
 PLAIN_FORMATS = ("", "dense", "fakequant")
@@ -54,7 +52,7 @@ class Scheme:
     block: tuple[int, ...] = ()
     activations: bool = False
     exact: frozenset[str] = frozenset()
-    patterns: tuple[re.Pattern[str], ...] = ()
+    patterns: tuple[NamePattern, ...] = ()
     classes: frozenset[str] = field(default=frozenset())
 
     @property
@@ -87,7 +85,7 @@ class Schemes:
         kind = "Embedding" if module.rpartition(".")[2] in _EMBEDDINGS else "Linear"
         found: tuple[Scheme, ...] = (
             *(g for g in self.groups if module in g.exact),
-            *(g for g in self.groups if any(p.match(module) for p in g.patterns)),
+            *(g for g in self.groups if any(p.matches(module) for p in g.patterns)),
             *(g for g in self.groups if kind in g.classes),
             *(self.groups if len(self.groups) == 1 else ()),
         )
@@ -115,7 +113,7 @@ def read_schemes(checkpoint: Checkpoint) -> Schemes:
     for name, value in section.mapping("config_groups").items():
         if not isinstance(value, Mapping):
             raise section.invalid("config_groups", f"has {value!r:.60} for {name}, no object")
-        scheme = _scheme(Section(values=value, where=f"{name} in {section.where}"), name, whole)
+        scheme = _scheme(section.part(value, f"{name} in {section.where}"), name, whole)
         if scheme is not None:
             groups.append(scheme)
     if status != "compressed" and groups:
@@ -130,7 +128,7 @@ def read_schemes(checkpoint: Checkpoint) -> Schemes:
 def _refuse(section: Section) -> None:
     """What makes more of a model than weights with scales."""
     sparsity = section.mapping("sparsity_config")
-    layout = Section(values=sparsity, where=f"sparsity_config of {section.where}").text("format", "dense")
+    layout = section.part(sparsity, f"sparsity_config of {section.where}").text("format", "dense")
     if sparsity and layout != "dense":
         raise refuse_layout(layout, "dense weights", f"format of sparsity_config in {section.where}")
     if section.mapping("transform_config"):
@@ -146,7 +144,7 @@ def _scheme(part: Section, name: str, whole: str) -> Scheme | None:
     weights = part.mapping("weights")
     if not weights:
         return None
-    args = Section(values=weights, where=f"weights of {part.where}")
+    args = part.part(weights, f"weights of {part.where}")
     form = part.text("format") or whole
     if form in (*PLAIN_FORMATS, "mixed-precision"):
         raise UnsupportedError(
@@ -188,7 +186,7 @@ def _scheme(part: Section, name: str, whole: str) -> Scheme | None:
     )
 
 
-def _targets(part: Section) -> tuple[frozenset[str], tuple[re.Pattern[str], ...], frozenset[str]]:
+def _targets(part: Section) -> tuple[frozenset[str], tuple[NamePattern, ...], frozenset[str]]:
     targets = part.values.get("targets")
     if not isinstance(targets, list) or not all(isinstance(t, str) for t in targets):
         raise part.invalid("targets", f"is {targets!r:.60}, no list of names")

@@ -25,6 +25,7 @@ from llmfit_core.quantized_source import (
     Parts,
     Places,
     as_stored,
+    implied_method,
     method_of,
     packing_of_auto_round,
     places_of,
@@ -34,7 +35,7 @@ from llmfit_core.quantized_source import (
     section_of,
     side_section,
 )
-from llmfit_gptq.settings import SIDE_FILES, Settings, read_settings
+from llmfit_gptq.settings import SIDE_FILES, Said, Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,11 +57,9 @@ def detects(checkpoint: Checkpoint) -> bool:
         return False
     for name in SIDE_FILES:
         said = side_section(checkpoint, name).values
-        method = str(said.get("quant_method") or said.get("method") or "").lower()
+        method = str(said.get("quant_method") or said.get("method") or implied_method(said)).lower()
         if method:
             return method == "gptq"
-        if "zero_point" in said or "w_bit" in said:
-            return False
     return "quantize_config.json" in checkpoint.side or _looks(checkpoint, modules[0])
 
 
@@ -82,22 +81,23 @@ def decode(checkpoint: Checkpoint, architectures: Sequence[Architecture]) -> Che
             "Remove quantization_config if the weights are plain again; else fetch the checkpoint again.",
         )
     places = places_of(checkpoint, modules, architectures)
-    weights = {f"{m}.weight": as_stored(_weight(parts, m, settings, places), m, places) for m in modules}
+    said = {m: settings.of(m) for m in modules}
+    weights = {f"{m}.weight": as_stored(_weight(parts, m, s, settings, places), m, places) for m, s in said.items()}
     parts.refuse_orphans(_PARTS)
     biases = dict.fromkeys((n for n in parts.taken if n.endswith(".bias")), "a bias that the model does not have: all zero")
     events = []
     if biases:
         message = f"{len(biases)} stored biases are left out, which the model does not have: all zero, as is proven in the work"
         events.append(Event(code="zero-biases", message=message, severity="info", subject=next(iter(biases))))
-    kinds = sorted({f"gptq-w{s.bits}g{s.group}" for s in map(settings.of, modules)})
+    kinds = sorted({f"gptq-w{s.bits}g{s.group}" for s in said.values()})
     formats = "zero points as they are" if settings.second else "zero points less one"
     return plain(
         checkpoint,
         weights,
         parts,
         kinds=kinds,
-        how=f"{' and '.join(sorted({str(settings.of(m).bits) for m in modules}))}-bit GPTQ (stored {formats}, "
-        f"group: {' and '.join(sorted({_said(settings.of(m).group) for m in modules}))})",
+        how=f"{' and '.join(sorted({str(s.bits) for s in said.values()}))}-bit GPTQ (stored {formats}, "
+        f"group: {' and '.join(sorted({_said(s.group) for s in said.values()}))})",
         events=events,
         waived=biases,
     )
@@ -107,8 +107,7 @@ def _said(group: int) -> str:
     return "the whole row" if group == -1 else str(group)
 
 
-def _weight(parts: Parts, module: str, settings: Settings, places: Places) -> Tensor:
-    said = settings.of(module)
+def _weight(parts: Parts, module: str, said: Said, settings: Settings, places: Places) -> Tensor:
     bits = said.bits
     words = parts.need(module, "qweight", "qweight")
     zeros = parts.need(module, "qzeros", "qweight")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
-from llmfit_core.quantized_source import Section, merged, packing_of_auto_round, refuse_layout, section_of, side_section
+from llmfit_core.quantized_source import (
+    NamePattern,
+    Section,
+    merged,
+    packing_of_auto_round,
+    refuse_layout,
+    section_of,
+    side_section,
+)
 
 if TYPE_CHECKING:
     from llmfit_core.checkpoint import Checkpoint
@@ -24,6 +31,7 @@ _SPELLINGS = {
     "checkpoint_format": ("format",),
     "quant_method": ("method",),
 }
+_NO_NAME = frozenset("\\*+?^$|()[]{}")
 _FORMATS = ("gptq", "gptq_v2")
 
 
@@ -52,13 +60,9 @@ class Rule:
         anywhere: Whether the pattern may match anywhere in a name, not just from its beginning.
     """
 
-    pattern: re.Pattern[str]
+    pattern: NamePattern
     said: Said | None
     anywhere: bool = False
-
-    def speaks_of(self, module: str) -> bool:
-        """Whether the rule is for this module."""
-        return (self.pattern.search if self.anywhere else self.pattern.match)(module) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +74,23 @@ class Settings:
         usual: What holds for modules of which no rule speaks.
         second: Whether the zero points are stored as they are (`gptq_v2`), not less one.
         static_groups: Whether groups were fixed before columns were ordered, so that they follow each other.
-        rules: The first that matches counts.
+        exact: Modules by name.
+        rules: Of the others the first that matches counts.
     """
 
     where: str
     usual: Said
     second: bool
     static_groups: bool
+    exact: Mapping[str, Said | None] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
 
     def of(self, module: str) -> Said:
         """What holds for a module; one that a rule leaves out, and that is quantized all the same, is as the others."""
+        if module in self.exact:
+            return self.exact[module] or self.usual
         for rule in self.rules:
-            if rule.speaks_of(module):
+            if rule.pattern.matches(module, anywhere=rule.anywhere):
                 return rule.said or self.usual
         return self.usual
 
@@ -104,11 +112,14 @@ def read_settings(checkpoint: Checkpoint) -> Settings:
             "quantize_config.json): zero points may be stored less one or as they are",
             'Fetch quantize_config.json, or write one: {"bits": 4, "group_size": 128, "checkpoint_format": "gptq"}.',
         )
+    exact: dict[str, Said | None] = {}
     packing = packing_of_auto_round(checkpoint)
     if packing:
         _refuse_floats(section)
         usual = _said(section, section.values, "", known=STREAMED)
-        rules = _rules_of_auto_round(section, usual)
+        exact = _modules_of_auto_round(section, usual)
+        # A name is a pattern too, that may match anywhere; most are just names.
+        rules = [Rule(pattern=section.pattern("extra_config", k), said=s, anywhere=True) for k, s in exact.items() if _NO_NAME & set(k)]
     else:
         _refuse(section)
         usual = _said(section, section.values, "")
@@ -118,6 +129,7 @@ def read_settings(checkpoint: Checkpoint) -> Settings:
         usual=usual,
         second=(packing or section.text("checkpoint_format", "gptq")) == "gptq_v2",
         static_groups=section.flag("static_groups", False),
+        exact=exact,
         rules=tuple(rules),
     )
 
@@ -169,19 +181,16 @@ def _refuse_floats(section: Section) -> None:
         )
 
 
-def _rules_of_auto_round(section: Section, usual: Said) -> list[Rule]:
-    """`extra_config`: names of modules first, then patterns that may match anywhere, in their order."""
-    exact, patterns = [], []
+def _modules_of_auto_round(section: Section, usual: Said) -> dict[str, Said | None]:
+    """`extra_config`: settings by names of modules or patterns; `None` for those of 16 bits."""
+    found: dict[str, Said | None] = {}
     for key, value in section.mapping("extra_config").items():
         if not isinstance(value, Mapping):
             raise section.invalid("extra_config", f"has {value!r:.60} for {key!r:.60}, no object")
-        if not value:
-            continue
-        bits = Section(values=value, where=f"extra_config in {section.where}").whole("bits", usual.bits)
-        said = None if bits >= 16 else _said(section, value, key, usual, known=STREAMED)
-        exact.append(Rule(pattern=re.compile(re.escape(key) + r"\Z"), said=said))
-        patterns.append(Rule(pattern=section.pattern("extra_config", key), said=said, anywhere=True))
-    return [*exact, *patterns]
+        if value:
+            bits = section.part(value, f"{key!r:.60} in {section.where}").whole("bits", usual.bits)
+            found[key] = None if bits >= 16 else _said(section, value, key, usual, known=STREAMED)
+    return found
 
 
 def _said(
@@ -192,7 +201,7 @@ def _said(
     known: tuple[int, ...] = BITS,
 ) -> Said:
     """Bits, group size and order, out of the config or one of its rules."""
-    part = Section(values=values, where=f"{pattern!r:.60} in {section.where}" if pattern else section.where)
+    part = section.part(values, f"{pattern!r:.60} in {section.where}" if pattern else section.where)
     bits = part.whole("bits", usual.bits if usual else None)
     if bits not in known:
         raise UnsupportedError(
