@@ -314,3 +314,35 @@ def test_a_section_that_is_no_object(registry: PluginRegistry, tmp_path: Path) -
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     write_json(folder / "config.json", {**config, "quantization_config": "fp8"})
     refused(folder, registry, "config-key-invalid", "quantization_config")
+
+
+def test_a_quantized_cache_alone_says_nothing_of_weights(registry: PluginRegistry, tmp_path: Path) -> None:
+    side = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+
+    def change(tensors: dict[str, Any]) -> None:
+        for name, tensor in list(tensors.items()):
+            tensors[name] = tensor.float().bfloat16()
+        tensors["model.layers.0.self_attn.k_proj.k_scale"] = torch.tensor(0.25)
+
+    folder, _ = fp8(tmp_path / "m", scaled=False, side=side, change=change)
+    found = prepare(folder, registry)
+    assert codes(found) == []
+    assert list(found.model.ledger.waived) == ["model.layers.0.self_attn.k_proj.k_scale"]
+
+
+def test_headers_are_enough(tmp_path: Path) -> None:
+    """Of a model on a hub nothing but headers is here while it is planned."""
+    from dataclasses import replace
+
+    from llmfit_core.checkpoint import open_checkpoint
+    from llmfit_core.readers.remote import Remote
+    from llmfit_fp8.decode import decode
+
+    config = {**BLOCKS, "scale_fmt": "ue8m0"}
+    folder, worth = fp8(tmp_path / "m", config=config, stored=lambda s: powers(s).view(torch.uint8))
+    here = open_checkpoint(folder)
+    there = {
+        n: replace(r, tensor=Remote("org/name", "0" * 40, "model.safetensors", 0, r.shape, r.dtype)) for n, r in here.tensors.items()
+    }
+    decoded = decode(replace(here, tensors=there), [])
+    assert {n: r.shape for n, r in decoded.tensors.items()} == {n: w.shape for n, w in worth.items()}

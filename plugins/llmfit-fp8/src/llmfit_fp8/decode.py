@@ -113,7 +113,7 @@ def _source_events(told: Iterable[str], waived: Mapping[str, str], said: Stated 
     if kinds:
         message = f"the source is already quantized ({kinds}): what that lost stays lost"
         events.append(Event(code="source-quantized", message=message, severity="info"))
-    elif said is not None:
+    elif said is not None and not (said.method == "modelopt" and said.section.get("quant_algo") is None):  # the cache alone
         message = f"{said.place} says {said.method}, yet no tensor is an 8-bit float; they are read as they are"
         events.append(Event(code="quantization-unused", message=message, subject=said.place.split(" ")[0]))
     if waived:

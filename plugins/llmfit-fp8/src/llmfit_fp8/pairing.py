@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError
+from llmfit_core.readers.remote import Remote
 from llmfit_core.tensors import Stored
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _scale(name: str, ref: TensorRef, said: Stated | None) -> Tensor:
     if ref.dtype in ("f32", "bf16", "f16", "f8_e8m0"):
         return ref.tensor
     powers = said is not None and (said.section.get("scale_fmt") == "ue8m0" or said.section.get("quant_algo") == "MXFP8")
-    if ref.dtype == "u8" and powers and isinstance(ref.tensor, Stored):
+    if ref.dtype == "u8" and powers and isinstance(ref.tensor, Stored | Remote):
         return replace(ref.tensor, dtype="f8_e8m0")
     raise SourceError(
         "tensor-dtype",
