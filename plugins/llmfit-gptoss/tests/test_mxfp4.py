@@ -74,6 +74,8 @@ def test_values_are_those_of_transformers_and_of_gguf() -> None:
     ours = read(values)
     assert ours.shape == (1, 253, 512)
     np.testing.assert_array_equal(read(Transpose(values)).view(np.int16), by_transformers_itself(codes, exponents))
+    for row in range(253):  # each exponent by itself, too
+        np.testing.assert_array_equal(values.rows(row, row + 1).view(np.int16), ours[:, row].view(np.int16))
     theirs = dequantize(values.blocks.rows(0, 253), GGMLQuantizationType.MXFP4)
     np.testing.assert_array_equal(to_float32(ours)[0], theirs)
 

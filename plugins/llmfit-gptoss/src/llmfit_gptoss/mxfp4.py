@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np  # noqa: TID253 - no entry module imports this one
 
+from llmfit_core.dtypes import numpy_dtype
 from llmfit_core.errors import SourceError
 from llmfit_core.transform import cast
 
@@ -24,7 +25,10 @@ _VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
 _TABLE = np.concatenate([_VALUES, -_VALUES])
 _PAIRS = np.stack([_TABLE[np.arange(256) & 15], _TABLE[np.arange(256) >> 4]], axis=1)
 """The two values of each byte, the lower four bits first."""
+_PAIRS_BITS = cast(_PAIRS, "bf16").view(np.uint16)
 _BIAS = 127
+_SMALLEST = 2
+"""From this exponent on every value but zero is a normal number in bfloat16, whose exponent can be added to."""
 _LARGEST = 252
 """Up to this exponent every value is finite in float32 and bfloat16."""
 
@@ -99,6 +103,11 @@ class Values:
             SourceError: `not-finite`: an exponent with which values are infinite.
         """
         codes, exponents = parts(self.blocks, start, stop)
+        if exponents.size and _SMALLEST <= exponents.min() and exponents.max() <= _LARGEST:
+            bits = _PAIRS_BITS[codes].reshape(*exponents.shape, BLOCK)
+            shift = ((exponents.astype(np.int16) - _BIAS) << 7).view(np.uint16)[..., None]
+            bits += shift * ((bits & 0x7FFF) != 0)
+            return bits.reshape(stop - start, self.shape[-1]).view(numpy_dtype("bf16"))
         values = _PAIRS[codes].reshape(*exponents.shape, BLOCK)
         values *= np.ldexp(np.float32(1), exponents.astype(np.int32) - _BIAS)[..., None]
         return cast(values.reshape(stop - start, self.shape[-1]), "bf16")
