@@ -54,7 +54,7 @@ def samples_of(architecture: Architecture) -> dict[str, dict[str, object]]:
                 found[cls] = {"config": config}
     if not found:
         classes = ", ".join(architecture.hf_classes)
-        raise NotRun(f"transformers has none of {classes}, and the plugin gives no SAMPLES")
+        raise NotRun(f"transformers has none of {classes} that its config class makes a tiny model of, and the plugin gives no SAMPLES")
     return found
 
 
