@@ -224,6 +224,35 @@ def _times_and_minus(values: Array, blocks: Array, out: Array) -> None:
     parts -= mins[:, :, None]
 
 
+def _quarters(packed: Array) -> Array:
+    """64 bytes as 256 values of two bits, `[N, 8, 32]`: each run of 32 bytes gives its lowest bits first."""
+    runs = packed.reshape(packed.shape[0], 2, 32)
+    values = np.empty((packed.shape[0], 2, 4, 32), dtype=np.uint8)
+    for part in range(4):
+        np.bitwise_and(runs >> 2 * part, 3, out=values[:, :, part])
+    return values.reshape(-1, 8, 32)
+
+
+def _q2_k(blocks: Array, out: Array) -> None:
+    values, parts = _quarters(blocks[:, 16:80]).reshape(-1, 16, 16), out.reshape(-1, 16, 16)
+    scales = _half(blocks, 80) * (blocks[:, :16] & 15)
+    np.multiply(values, scales[:, :, None], out=parts, dtype=np.float32)
+    parts -= (_half(blocks, 82) * (blocks[:, :16] >> 4))[:, :, None]
+
+
+def _q3_k(blocks: Array, out: Array) -> None:
+    """A third bit that is not set takes four away; the scales' upper two bits lie behind their lower four."""
+    codes = _quarters(blocks[:, 32:96]).view(np.int8)
+    for bit in range(8):
+        codes[:, bit] += (((blocks[:, :32] >> bit) & 1) << 2).view(np.int8)
+    codes -= 4
+    low, high = blocks[:, 96:104], blocks[:, 104:108]
+    scales = np.concatenate([low & 15, low >> 4], axis=1)
+    scales |= np.concatenate([((high >> shift) & 3) << 4 for shift in (0, 2, 4, 6)], axis=1)
+    factors = _half(blocks, 108) * (scales.view(np.int8) - np.int8(32))
+    np.multiply(codes.reshape(-1, 16, 16), factors[:, :, None], out=out.reshape(-1, 16, 16), dtype=np.float32)
+
+
 def _q4_k(blocks: Array, out: Array) -> None:
     _times_and_minus(_halves(blocks[:, 16:], 32).reshape(-1, 8, 32), blocks, out)
 
@@ -249,5 +278,6 @@ def _q6_k(blocks: Array, out: Array) -> None:
 
 _KERNELS: dict[str, Kernel] = {
     "q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0, "q1_0": _q1_0, "q2_0": _q2_0,
-    "iq4_nl": _iq4_nl, "mxfp4": _mxfp4, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k,
+    "iq4_nl": _iq4_nl, "mxfp4": _mxfp4,
+    "q2_k": _q2_k, "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k,
 }  # fmt: skip
