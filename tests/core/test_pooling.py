@@ -85,7 +85,7 @@ def test_damaged_modules(text: str, tmp_path: Path) -> None:
 
 def test_missing_settings_are_named(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([TRANSFORMER, {**POOLING, "path": "../elsewhere"}]), encoding="utf-8")
-    with pytest.raises(SourceError, match="elsewhere/config.json"):
+    with pytest.raises(SourceError, match=r"elsewhere/config\.json"):
         read_pooling(folder_files(tmp_path))
 
 
