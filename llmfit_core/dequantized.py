@@ -216,7 +216,7 @@ class Dequantized:
         groups = self.scales.shape[-1]
         if stored.size and bool((stored == stored[0]).all()) and (stored[0] == -1 or (stored[0] == 0 and groups > 1)):
             if self.ordered:
-                raise self._odd_index("says the same of every column, yet the config says desc_act")
+                raise self._odd_index("says the same of every column, where the config promises an order (desc_act, actorder)")
             return None
         if stored.size and (int(stored.min()) < 0 or int(stored.max()) >= groups):
             odd = int(stored.min()) if int(stored.min()) < 0 else int(stored.max())

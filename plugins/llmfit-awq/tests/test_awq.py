@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from llmfit_awq import llmfit_decoders
 from llmfit_awq.decode import decode, detects, padded_words
 from llmfit_core.tensors import read
+from llmfit_core.testing import DecoderTests
 from tests.cases.source import codes, command, converted, planned, refused
 from tests.quantized import Pair, Rounded, awq, changed, pair, rounded, same_tensors
 from tests.quantized_files import checkpoint_of, judged
@@ -78,8 +81,6 @@ def test_a_folder_is_its_plain_twin(how: dict[str, Any], tmp_path: Path) -> None
 
 
 def test_a_plain_folder_comes_of_it(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
     made = make(tmp_path)
     done = command("convert", made.folder, "-o", tmp_path / "back", "--to", "hf:f16", "--no-verify", "--json")
     assert done.code == 0, done.err
@@ -191,3 +192,22 @@ def test_no_weights_are_quantized_and_the_config_says_they_are(tmp_path: Path) -
 def test_widths_of_gemv_zeros() -> None:
     """AutoAWQ's `calculate_zeros_width`, by hand: 4096 / 128 / 8 = 4; 2816 / 64 / 8 = 5.5, 6; 2048 / 32 / 8 = 8; 96 / 32 / 8, 4."""
     assert [padded_words(*a) for a in ((4096, 128), (2816, 64), (2048, 32), (96, 32), (128, 128))] == [4, 6, 8, 4, 1]
+
+
+def sample(**how: Any) -> Any:
+    """A writer for the kit: a folder, and what its twin holds."""
+
+    def write(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+        made = make(folder, **how)
+        return made.folder, load_file(made.twin / "model.safetensors")
+
+    return write
+
+
+class TestDecoder(DecoderTests):
+    decoder = next(iter(llmfit_decoders()))
+    samples: ClassVar = {
+        "gemm": sample(),
+        "gemv": sample(version="gemv", group=64),
+        "experts": sample(family="qwen2moe", moe=64, shared=96),
+    }

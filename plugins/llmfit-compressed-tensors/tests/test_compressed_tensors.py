@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from llmfit_compressed_tensors import llmfit_decoders
 from llmfit_compressed_tensors.decode import decode, detects
 from llmfit_core.checkpoint import open_checkpoint
 from llmfit_core.readers.remote import Remote
 from llmfit_core.tensors import read
+from llmfit_core.testing import DecoderTests
 from tests.cases.source import command, converted, planned, refused
 from tests.quantized import Arrays, Pair, Rounded, changed, packed, pair, rounded, same_tensors
 from tests.quantized_files import checkpoint_of, judged
@@ -99,6 +102,8 @@ def test_files_by_the_package_give_what_it_makes_of_them(path: Path, tmp_path: P
         pytest.param({"bits": 3}, id="3-bits"),
         pytest.param({"order": True}, id="activation-order"),
         pytest.param({"order": True, "symmetric": False, "bits": 8}, id="activation-order-asymmetric"),
+        pytest.param({"extra": weights(4, 32, actorder="weight")}, id="order-of-the-work"),
+        pytest.param({"extra": weights(4, 32, actorder=False)}, id="no-order"),
         pytest.param({"dtype": ml_dtypes.bfloat16}, id="bfloat16"),
         pytest.param({"dtype": np.float32}, id="float32"),
         pytest.param({"form": "int-quantized", "bits": 8, "group": -1}, id="int8"),
@@ -121,8 +126,6 @@ def test_a_folder_is_its_plain_twin(how: dict[str, Any], tmp_path: Path) -> None
 def test_experts_in_one_tensor(tmp_path: Path) -> None:
     """`[E, N, K]` packed matrix by matrix."""
     made = make(tmp_path, family="qwen3moe", moe=64, symmetric=False, which="nothing", experts="fused")
-    from safetensors.numpy import load_file
-
     held = load_file(made.twin / "model.safetensors")
     change: dict[str, Any] = {}
     for layer in range(2):
@@ -180,8 +183,6 @@ def test_a_quantized_cache_alone_is_a_plain_model(tmp_path: Path) -> None:
 
 
 def test_a_plain_folder_comes_of_it(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
     made = make(tmp_path, symmetric=False)
     done = command("convert", made.folder, "-o", tmp_path / "back", "--to", "hf:f16", "--no-verify", "--json")
     assert done.code == 0, done.err
@@ -214,6 +215,8 @@ def test_a_plain_folder_comes_of_it(tmp_path: Path) -> None:
         ({"config_groups": {"g": {"targets": ["Linear"], **weights(4, 64)}}}, "shape-mismatch", ("down_proj.weight_scale", "[64, 4]"), 3),
         ({"config_groups": {"g": {"targets": ["Linear"], **weights(8, 32)}}}, "shape-mismatch", ("weight_packed", "8 bits", "[64, 32]"), 3),
         ({"config_groups": {"g": {"targets": ["Linear"], **weights(4, 32, symmetric=False)}}}, "missing-tensor", ("weight_zero_point",), 3),
+        ({"config_groups": {"g": {"targets": ["Linear"], **weights(4, 32, actorder="group")}}}, "missing-tensor", ("weight_g_idx",), 3),
+        ({"config_groups": {"g": {"targets": ["Linear"], **weights(4, 32, actorder=True)}}}, "missing-tensor", ("weight_g_idx",), 3),
         (
             {"config_groups": {k: {"targets": ["re:.*q_proj"], **weights(4, 32)} for k in ("a", "b")}},
             "no-scheme", ("down_proj", "2 config_groups"), 3,
@@ -281,3 +284,23 @@ def test_of_a_model_on_a_hub_headers_tell_the_shape(group: int, tmp_path: Path) 
     }
     plain = decode(replace(here, tensors=far), [])
     assert {n: r.shape for n, r in plain.tensors.items()} == {n: r.shape for n, r in open_checkpoint(made.twin).tensors.items()}
+
+
+def sample(**how: Any) -> Any:
+    """A writer for the kit: a folder, and what its twin holds."""
+
+    def write(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+        made = make(folder, **how)
+        return made.folder, load_file(made.twin / "model.safetensors")
+
+    return write
+
+
+class TestDecoder(DecoderTests):
+    decoder = next(iter(llmfit_decoders()))
+    samples: ClassVar = {
+        "packed": sample(symmetric=False),
+        "order": sample(order=True, symmetric=False, bits=8),
+        "int8": sample(form="int-quantized", bits=8, group=-1, symmetric=False),
+        "experts": sample(symmetric=False, family="qwen2moe", moe=64, shared=96),
+    }

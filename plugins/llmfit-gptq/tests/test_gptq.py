@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from llmfit_core.tensors import read
+from llmfit_core.testing import DecoderTests
+from llmfit_gptq import llmfit_decoders
 from llmfit_gptq.decode import decode, detects
 from tests.cases.source import command, converted, planned, refused
 from tests.quantized import Pair, Rounded, changed, gptq, pair, rounded, same_tensors
@@ -126,8 +129,6 @@ def test_conv1d_lies_transposed(variation: Any, tmp_path: Path) -> None:
 
 
 def test_a_plain_folder_comes_of_it(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
     made = make(tmp_path, order=True, biases=True)
     done = command("convert", made.folder, "-o", tmp_path / "back", "--to", "hf:f16", "--no-verify", "--json")
     assert done.code == 0, done.err
@@ -284,3 +285,22 @@ def test_planning_reads_no_weight(folder: Path) -> None:
     with file.open("r+b") as stream:
         stream.truncate(len(data))
     assert planned(folder) == plan
+
+
+def sample(**how: Any) -> Any:
+    """A writer for the kit: a folder, and what its twin holds."""
+
+    def write(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+        made = make(folder, **how)
+        return made.folder, load_file(made.twin / "model.safetensors")
+
+    return write
+
+
+class TestDecoder(DecoderTests):
+    decoder = next(iter(llmfit_decoders()))
+    samples: ClassVar = {
+        "order": sample(order=True),
+        "second-format-3-bits": sample(order=True, second=True, bits=3),
+        "experts": sample(order=True, family="qwen2moe", moe=64, shared=96),
+    }

@@ -81,7 +81,8 @@ def _require_integers(scheme: Scheme) -> None:
 def _true_shape(parts: Parts, module: str, words: Tensor, scheme: Scheme) -> tuple[int, ...]:
     """What weight_shape says, which is read: it is a part of the header in all but name.
 
-    Of a model on a hub the headers have to do: packed words tell the shape, but for what fills up the last one.
+    Where its file is not here (a model on a hub) the headers have to do: packed words tell the shape, but for what fills up
+    the last one.
     """
     told = parts.need(module, "weight_shape", "weight_packed")
     require_dtype(f"{module}.weight_shape", told, ("i64", "i32"))
@@ -94,7 +95,7 @@ def _true_shape(parts: Parts, module: str, words: Tensor, scheme: Scheme) -> tup
     try:
         shape = tuple(int(n) for n in told.rows(0, 1)[0])
     except SourceError as error:
-        if error.code != "not-downloaded":
+        if error.code not in ("not-downloaded", "unreadable-source"):
             raise
         groups = parts.tensors[f"{module}.weight_scale"].shape[-1:] if scheme.group else ()
         width = groups[0] * scheme.group if groups else words.shape[-1] * 32 // scheme.bits
@@ -141,6 +142,12 @@ def _dequantized(parts: Parts, module: str, scheme: Scheme, codes: Tensor, *, of
     index = parts.find(module, "weight_g_idx")
     if index is not None:
         require_shape(f"{module}.weight_g_idx", index, (width,), ("i32", "i64"), because)
+    elif scheme.ordered and count > 1:
+        raise SourceError(
+            "missing-tensor",
+            f"actorder of {scheme.where} says that columns were sorted, and {module}.weight_g_idx, which tells how, is not there",
+            "Fetch the missing shard, or the checkpoint again.",
+        )
     return Dequantized(
         name=f"{module}.weight",
         codes=codes,
@@ -151,6 +158,7 @@ def _dequantized(parts: Parts, module: str, scheme: Scheme, codes: Tensor, *, of
         bits=scheme.bits,
         group=group,
         index=index if count > 1 else None,
+        ordered=scheme.ordered,
         even=True,
     )
 

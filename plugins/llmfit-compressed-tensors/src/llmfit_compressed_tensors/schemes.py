@@ -35,6 +35,7 @@ class Scheme:
         strategy: `group`, `channel` (a scale a row), `tensor` or `block`.
         group: Columns a group; 0 where the strategy is another.
         block: Rows and columns of a block, where that is the strategy.
+        ordered: Whether columns have a group of their own each (weight_g_idx), sorted by their activations.
         activations: Whether activations are quantized too, which nothing here does.
         exact: Names of modules.
         patterns: Patterns of names.
@@ -50,6 +51,7 @@ class Scheme:
     strategy: str
     group: int
     block: tuple[int, ...] = ()
+    ordered: bool = False
     activations: bool = False
     exact: frozenset[str] = frozenset()
     patterns: tuple[NamePattern, ...] = ()
@@ -168,6 +170,7 @@ def _scheme(part: Section, name: str, whole: str) -> Scheme | None:
         isinstance(block, list) and len(block) == 2 and all(isinstance(b, int) and b > 0 for b in block)
     ):
         raise args.invalid("block_structure", f"is {block!r:.60}, not two sizes")
+    order = weights.get("actorder")
     exact, patterns, classes = _targets(part)
     return Scheme(
         name=name,
@@ -179,6 +182,8 @@ def _scheme(part: Section, name: str, whole: str) -> Scheme | None:
         strategy=strategy,
         group=group if strategy == "group" else 0,
         block=tuple(block or ()),
+        # `weight` and `static` order the work, not the columns.
+        ordered=order is True or (order is not False and args.text("actorder") in ("group", "dynamic")),
         activations=bool(part.mapping("input_activations") or part.mapping("output_activations")),
         exact=exact,
         patterns=patterns,
