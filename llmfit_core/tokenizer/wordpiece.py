@@ -255,20 +255,20 @@ def _require_words(data: Mapping[str, object], where: str) -> None:
 
 def _events(rules: _Rules, longest: int, where: str) -> list[Event]:
     """What llama.cpp's WordPiece does otherwise, each measured over all characters of Unicode."""
-    told = [("wordpiece-long-words", f"the tokenizer takes a word of more than {longest} characters for unknown, llama.cpp cuts it up")]
+    message = f"the tokenizer takes a word of more than {longest} characters for unknown, llama.cpp cuts it up"
+    events = [Event(code="wordpiece-long-words", message=message, severity="bound", subject=where)]
     if rules.strip:
-        told.append(
-            (
-                "wordpiece-marks",
-                "llama.cpp takes the spacing marks of Indic and other scripts for accents and drops them, and does not take Hangul "
-                "apart: exact for text without them",
-            )
+        message = (
+            "llama.cpp takes the spacing marks of Indic and other scripts for accents and drops them, and does not take Hangul "
+            "apart: exact for text without them"
         )
+        events.append(Event(code="wordpiece-marks", message=message, severity="bound", subject=where))
     if not rules.chinese:
-        told.append(("wordpiece-chinese", "llama.cpp makes each CJK ideograph a word, the tokenizer does not"))
+        message = "llama.cpp makes each CJK ideograph a word, the tokenizer does not"
+        events.append(Event(code="wordpiece-chinese", message=message, severity="bound", subject=where))
     if not rules.clean:
-        told.append(("wordpiece-control", "llama.cpp drops control characters, the tokenizer does not"))
-    events = [Event(code=code, message=message, severity="bound", subject=where) for code, message in told]
+        message = "llama.cpp drops control characters, the tokenizer does not"
+        events.append(Event(code="wordpiece-control", message=message, severity="bound", subject=where))
     if rules.form:
         events.append(
             Event(
