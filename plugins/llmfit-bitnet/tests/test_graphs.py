@@ -138,6 +138,9 @@ def test_what_other_engines_do_not_read(tmp_path: Path, registry: PluginRegistry
         plan_conversion(model, recipe("tq2_0", graph="ik_llama.cpp"), registry)
     assert caught.value.code == "type-not-read"
     plan_conversion(model, recipe("tq2_0", graph="bitnet.cpp"), registry)
+    silu = twins.twin(tmp_path / "silu", head=True, hidden_act="silu")
+    with pytest.raises(UnsupportedError, match="head differs"):
+        plan_conversion(silu, recipe(force=True), registry)
     own = twins.twin(tmp_path / "own-head", head=True)
     with pytest.raises(UnsupportedError, match="head differs"):
         plan_conversion(own, recipe(graph="bitnet.cpp"), registry)

@@ -67,7 +67,24 @@ def choose_graph(
             subject=forced.name,
         )
         return forced, exact, (*events, *_folded(model, forced), *_runtimes(model, graphs, forced), told)
-    raise UnsupportedError("graph-cannot", "; ".join(dict.fromkeys(reasons)), _instead(model, graphs, asked))
+    why = "; ".join(dict.fromkeys(reasons))
+    able = dict.fromkeys(g.engine for g in graphs if g not in asked and obstacle(model, g) is None)
+    forceable = any(_hard_obstacle(model, g) is None for g in asked)
+    if able:
+        ways = " or ".join(f"--graph {engine}" for engine in able)
+        last = ", or give --force to write it for this graph all the same" if forceable else ""
+        raise UnsupportedError(
+            "graph-cannot",
+            f"{why}",
+            f"Write it for an engine that computes it ({ways}){',' if forceable else ' or'} run this checkpoint in transformers "
+            f"(--to hf){last}.",
+        )
+    last = "; --force writes it all the same" if forceable else ""
+    raise UnsupportedError(
+        "graph-cannot",
+        f"{why}",
+        f"Run this checkpoint in transformers (--to hf), or choose a model whose config the graph computes{last}.",
+    )
 
 
 def _asked(graphs: Sequence[Graph], wanted: str | None, model: Model) -> list[Graph]:
@@ -83,21 +100,6 @@ def _asked(graphs: Sequence[Graph], wanted: str | None, model: Model) -> list[Gr
             f"There are: {there}. Give the graph's name or the engine's.",
         )
     return found
-
-
-def _instead(model: Model, graphs: Sequence[Graph], asked: Sequence[Graph]) -> str:
-    """What to do about graphs that cannot: others that can, transformers, or `--force`."""
-    able = [g for g in graphs if g not in asked and obstacle(model, g) is None]
-    engines = list(dict.fromkeys(g.engine for g in able))
-    out = ["run this checkpoint in transformers (--to hf)"]
-    if able:
-        out.insert(0, f"write it for an engine that computes it ({' or '.join(f'--graph {e}' for e in engines)})")
-    else:
-        out.append("choose a model whose config the graph computes")
-    if any(_hard_obstacle(model, g) is None for g in asked):
-        out.append("give --force to write it for this graph all the same")
-    text = f"{', '.join(out[:-1])}, or {out[-1]}."
-    return text[0].upper() + text[1:]
 
 
 def _runtimes(model: Model, graphs: Sequence[Graph], chosen: Graph) -> tuple[Event, ...]:
