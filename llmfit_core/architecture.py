@@ -61,6 +61,7 @@ class Slot:
         either_way: Stored as it is or transposed; the shapes decide (fused experts on disk).
         bare: Stored under the pattern itself, with no `.weight` behind it.
         part: What a bare name is (`bias` for `experts.down_proj_bias`).
+        ones: Leading axes of length one that the stored tensor has besides.
         skip: The hparam that counts rows in front which nothing reads (RoBERTa's positions begin behind its padding's);
             written as zeros on the way back.
     """
@@ -75,6 +76,7 @@ class Slot:
     bare: bool = False
     part: str = "weight"
     skip: str = ""
+    ones: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.model import Key
 from llmfit_core.naming import Match, first_missing, source_name
-from llmfit_core.transform import Affine, Slice, Stack, transpose, ungroup
+from llmfit_core.transform import Affine, Reshape, Slice, Stack, transpose, ungroup
 
 _ENOUGH = 4096
 
@@ -202,6 +202,8 @@ class Book:
             skipped = 0  # its shape is held against the config below
         if skipped:
             tensor = Slice(tensor, skipped, tensor.shape[0], 0)
+        if slot.ones:
+            tensor = Reshape(tensor, tensor.shape[slot.ones :])
         if slot.either_way and claim.ref.part == "weight" and len(tensor.shape) >= 2 and self._lies_transposed(claim):
             tensor = transpose(tensor)
         if slot.transposed and claim.ref.part == "weight":
@@ -224,7 +226,8 @@ class Book:
             )
         dims = self._dims(role)
         axes = len(dims) - (ref.expert is not None) if ref.part == "weight" else max(1, len(dims) - 1)
-        if dims and len(ref.shape) != axes:
+        axes += claim.slot.ones
+        if (dims and len(ref.shape) != axes) or any(n != 1 for n in ref.shape[: claim.slot.ones]):
             raise SourceError(
                 "shape-mismatch",
                 f"{ref.name} has the shape {list(ref.shape)} where a tensor of {axes} axes belongs",

@@ -21,7 +21,7 @@ from llmfit_core.readers.ggml_types import PLAIN
 from llmfit_core.roles import Role
 from llmfit_core.tensors import Given, TensorRef, element_count
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
-from llmfit_core.transform import Affine, Concat, Slice, regroup, transpose
+from llmfit_core.transform import Affine, Concat, Reshape, Slice, regroup, transpose
 from llmfit_gguf.key_checks import check_keys
 from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.metadata import BARE
@@ -248,7 +248,9 @@ def _stored(parts: tuple[Tensor, ...], slot: Slot, part: str, hparams: Mapping[s
         tensor = regroup(parts, int(hparams[slot.role.groups]), bias=part == "bias")
     else:
         tensor = Concat(parts, slot.role.axis + len(parts[0].shape) - (2 if part == "weight" else 1))
-    return transpose(tensor) if slot.transposed and part == "weight" else tensor
+    if slot.transposed and part == "weight":
+        return transpose(tensor)
+    return Reshape(tensor, (1,) * slot.ones + tensor.shape) if slot.ones else tensor
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:

@@ -12,9 +12,9 @@ from llmfit_core.events import Event
 from llmfit_core.model import Key
 from llmfit_core.parts import text_config
 from llmfit_core.plan import OutputFile, OutputTensor, Plan
-from llmfit_core.roles import KEPT_FLOAT32
 from llmfit_core.pooling import pooling_files
 from llmfit_core.readers.folder import MODULE_FILE
+from llmfit_core.roles import KEPT_FLOAT32
 from llmfit_core.tensors import element_count
 from llmfit_core.transform import Transpose
 from llmfit_gguf.stream import peak_memory

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from llmfit_core import Architecture, hookimpl
 from llmfit_open.cohere import COHERE
 from llmfit_open.ernie import ERNIE4_5
+from llmfit_open.ernie_moe import ERNIE4_5_MOE
 from llmfit_open.exaone4 import EXAONE4
 from llmfit_open.glm4 import GLM4
 from llmfit_open.granite import GRANITE
@@ -18,4 +19,4 @@ from llmfit_open.smollm3 import SMOLLM3
 @hookimpl
 def llmfit_architectures() -> Iterable[Architecture]:
     """The families."""
-    return (SMOLLM3, OLMO, OLMO2, OLMOE, GRANITE, COHERE, GLM4, EXAONE4, ERNIE4_5, INTERNLM2)
+    return (SMOLLM3, OLMO, OLMO2, OLMOE, GRANITE, COHERE, GLM4, EXAONE4, ERNIE4_5, ERNIE4_5_MOE, INTERNLM2)
