@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmfit_core.config import MAX_CONFIG_BYTES
+from llmfit_core.dtypes import FLOATS
 from llmfit_core.errors import LlmfitError, SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.foreign import unquantized
@@ -21,7 +22,7 @@ from llmfit_core.naming import Patterns, unwrap
 from llmfit_core.readers.folder import read_json_object
 from llmfit_core.recognise import recognise
 from llmfit_core.tensors import TensorRef
-from llmfit_core.transform import Transpose
+from llmfit_core.transform import Cast, Transpose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 KEYS = ("quantization_config", "compression_config")
 SCALE_DTYPES = frozenset({"f16", "bf16", "f32"})
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 _PATTERN_LENGTH = 4000
 _REPEATS = 5
 _PATIENCE = 20.0
@@ -389,6 +391,7 @@ def plain(
             )
         else:
             tensors[name] = ref
+    _align_experts(tensors)
     told: tuple[Event, ...] = ()
     if kinds:
         message = f"the weights are {how}: what that lost stays lost, and quantizing them again loses more"
@@ -401,6 +404,19 @@ def plain(
         waived={**checkpoint.waived, **(waived or {})},
         events=(*checkpoint.events, *told, *events),
     )
+
+
+def _align_experts(tensors: dict[str, TensorRef]) -> None:
+    """Experts that belong together get one type, float32, where some were left as they were and others decoded."""
+    kin: dict[str, list[str]] = {}
+    for name in tensors:
+        if _EXPERT.search(name):
+            kin.setdefault(_EXPERT.sub(".experts.#.", name), []).append(name)
+    for names in kin.values():
+        types = {tensors[n].dtype for n in names}
+        if len(types) > 1 and types <= FLOATS:
+            for name in names:
+                tensors[name] = replace(tensors[name], tensor=Cast(tensors[name].tensor, "f32"))
 
 
 @dataclass(frozen=True, kw_only=True)

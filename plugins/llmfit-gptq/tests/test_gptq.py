@@ -107,6 +107,17 @@ def test_a_folder_is_its_plain_twin(how: dict[str, Any], tmp_path: Path) -> None
     assert ("zero-biases" in one.codes("info")) == bool(how.get("biases"))
 
 
+def test_some_experts_may_be_left_as_they_were(tmp_path: Path) -> None:
+    """gptqmodel leaves out experts that saw too few tokens."""
+    which = r".*experts\.[013]\..*_proj\.weight"
+    made = make(tmp_path, family="qwen3moe", moe=64, which=which, dtype="bfloat16")
+    got = converted(made.folder).tensors
+    held = load_file(made.twin / "model.safetensors")
+    for part in ("gate", "up", "down"):
+        each = [held[f"model.layers.1.mlp.experts.{e}.{part}_proj.weight"].astype(np.float32) for e in range(4)]
+        assert np.array_equal(got[f"blk.1.ffn_{part}_exps.weight"], np.stack(each))
+
+
 def test_a_stored_zero_point_goes_round_modulo_the_bits(tmp_path: Path) -> None:
     """Zero point 0 is stored as all ones."""
     made = make(tmp_path, which=r"model\.layers\.0\.mlp\.up_proj\.weight")
