@@ -43,7 +43,20 @@ FAMILIES = {
         {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0}},
     ),
 }
-QUICK = ("bert-mlm", "roberta", "xlm-roberta", "distilbert", "nomic")
+SPECIALS = {f"{r}_token_id": 0 for r in ("pad", "bos", "eos", "cls", "sep")}
+MODERN = SPECIALS | {"num_hidden_layers": 5, "local_attention": 16, "max_position_embeddings": 128}
+FULL, SLIDING = "full_attention", "sliding_attention"
+FAMILIES |= {
+    "modernbert": ("ModernBertModel", "ModernBertConfig", "bpe-gpt-2", MODERN),
+    "modernbert-mlm": ("ModernBertForMaskedLM", "ModernBertConfig", "bpe-gpt-2", MODERN | {"hidden_activation": "silu"}),
+    "modernbert-kinds": (
+        "ModernBertModel",
+        "ModernBertConfig",
+        "bpe-gpt-2",
+        MODERN | {"local_attention": 9, "layer_types": [SLIDING, FULL, FULL, SLIDING, FULL]},
+    ),
+}
+QUICK = ("bert-mlm", "roberta", "xlm-roberta", "distilbert", "nomic", "modernbert-kinds")
 
 
 @pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in QUICK else SLOW) for f in FAMILIES])
@@ -52,7 +65,7 @@ def test_vectors_are_those_of_transformers(family: str, encoder: Callable[..., P
     model = encoder(cls, config, tokenizer, **more)
     file, events = to_gguf(model)
     assert [e.code for e in events if e.severity in ("warning", "fallback", "error")] == []
-    same_vectors(model, file, **(GATED if family.startswith("nomic") else {}))
+    same_vectors(model, file, **(GATED if family.startswith(("nomic", "modern")) else {}))
 
 
 @pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in ("roberta", "nomic") else SLOW) for f in FAMILIES])
@@ -167,6 +180,9 @@ def changed(model: Path, to: Path, tensors: Callable[[dict[str, Any]], dict[str,
         ("nomic", {"hidden_act": "gelu"}, "hidden_act"),
         ("nomic", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}}, "partial_rotary"),
         ("nomic", {"prenorm": True}, "prenorm"),
+        ("modernbert", {"hidden_activation": "relu"}, "hidden_activation"),
+        ("modernbert", {"layer_types": ["chunked_attention"] * 5}, "attention"),
+        ("modernbert", {"mlp_bias": True}, "mlp_bias"),
         ("nomic", {"moe_every_n_layers": 2}, "moe_every_n_layers"),
     ],
 )
@@ -229,6 +245,18 @@ def test_a_stray_tensor_is_an_error(encoder: Callable[..., Path], registry: Plug
     odd = changed(model, tmp_path / "odd", lambda t: t | {"encoder.layer.0.crossattention.self.query.weight": torch.zeros(64, 64)})
     with pytest.raises(LlmfitError, match="crossattention"):
         plan_conversion(odd, Recipe(exporter="gguf", scheme="f32"), registry)
+
+
+def test_modernberts_older_config_makes_the_same_file(encoder: Callable[..., Path], to_gguf: ToGguf, tmp_path: Path) -> None:
+    cls, config, tokenizer, more = FAMILIES["modernbert"]
+    model = encoder(cls, config, tokenizer, **more)
+    older = changed(
+        model, tmp_path / "older", rope_parameters=..., layer_types=..., global_attn_every_n_layers=3,
+        global_rope_theta=160000.0, local_rope_theta=10000.0,
+    )  # fmt: skip
+    a, b = (read_gguf(to_gguf(m, name=n)[0]).kv for m, n in ((older, "a"), (model, "b")))
+    own = "llmfit.config"
+    assert {k: str(v.value) for k, v in a.items() if k != own} == {k: str(v.value) for k, v in b.items() if k != own}
 
 
 def test_nomics_own_config_is_understood(encoder: Callable[..., Path], to_gguf: ToGguf, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from llmfit_bert.bert import BERT, BERT_CLASSIFIER
 from llmfit_bert.distilbert import DISTILBERT
+from llmfit_bert.modernbert import MODERNBERT
 from llmfit_bert.nomic import NOMIC
 from llmfit_bert.roberta import ROBERTA, ROBERTA_CLASSIFIER
 from llmfit_core import Architecture, hookimpl
@@ -14,4 +15,4 @@ from llmfit_core import Architecture, hookimpl
 @hookimpl
 def llmfit_architectures() -> Iterable[Architecture]:
     """The families."""
-    return (BERT, BERT_CLASSIFIER, ROBERTA, ROBERTA_CLASSIFIER, DISTILBERT, NOMIC)
+    return (BERT, BERT_CLASSIFIER, ROBERTA, ROBERTA_CLASSIFIER, DISTILBERT, NOMIC, MODERNBERT)
