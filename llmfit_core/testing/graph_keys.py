@@ -21,36 +21,37 @@ NEEDED = ("block_count", "context_length", "embedding_length", "attention.head_c
 OF_ROPE = (
     "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa", "rope.freq_scale", "rope.scaling.type", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier",
+    "rope.dimension_sections",
 )  # fmt: skip
 """Keys that follow from the rope and from no one hparam."""
 
 
 def check(bench: Bench, graph: Graph, cases: Iterable[str], optional: Collection[str]) -> None:
-    """Look at one graph over all cases of a sample."""
-    there: set[str] = set()
+    """Look at one graph, over the cases of a sample until nothing is open."""
+    known = _vocabulary(bench) | set(optional)
+    lost: list[str] = []
     for case in cases:
         model = bench.model(case)
         hparams = {**model.hparams, **(graph.values(model.hparams) if graph.values is not None else {})}
         given = {k for k, v in hparams.items() if v is not None}
-        there |= given
-        lost = [k for k in NEEDED if k in graph.keys and k not in given]
-        require(not lost, f"the graph {graph.name} reads {few(lost)}, which {case} does not give")
+        absent = [k for k in NEEDED if k in graph.keys and k not in given]
+        require(not absent, f"the graph {graph.name} reads {few(absent)}, which {case} does not give")
         epsilons = [k for k in graph.keys if k.endswith("epsilon")]
         require(not epsilons or given & set(epsilons), f"the graph {graph.name} reads {few(epsilons)}, and {case} gives none")
-    known = there | _vocabulary(bench, graph) | set(optional)
-    lost = [k for k in graph.keys if k not in known]
-    require(not lost, f"the graph {graph.name} reads {few(lost)}, which no config key and no function gives")
-    odd = [h for h in (*graph.fixes, *(limit.hparam for limit in graph.limits)) if h not in known]
-    require(not odd, f"the graph {graph.name} fixes or limits {few(odd)}, which nothing gives")
+        known |= given
+        spoken = dict.fromkeys((*graph.keys, *graph.fixes, *(limit.hparam for limit in graph.limits)))
+        lost = [k for k in spoken if k not in known]
+        if not lost:
+            return
+    require(not lost, f"the graph {graph.name} reads, fixes or limits {few(lost)}, which no config key and no function gives")
 
 
-def _vocabulary(bench: Bench, graph: Graph) -> set[str]:
-    """Hparams that somebody gives: the table, the usual ones, and the other families of the same graph."""
+def _vocabulary(bench: Bench) -> set[str]:
+    """Hparams that somebody gives: the table, the usual ones, and the other families, with which graphs are shared."""
     words = {*OF_ROPE, *_stated(DECODER_CONFIG.values()), *_stated(COMMON_CONFIG.values()), *_dims(SHAPES.values())}
     words |= _of(bench.architecture)
     for provided in bench.registry.architectures():
-        if any(g.name == graph.name and g.format == graph.format for g in provided.value.graphs):
-            words |= _of(provided.value)
+        words |= _of(provided.value)
     return words
 
 
