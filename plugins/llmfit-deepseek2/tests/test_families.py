@@ -156,7 +156,7 @@ REFUSED: list[Any] = [
     pytest.param("deepseek3", {"n_shared_experts": 1}, "shared_experts", id="wrong-shared"),
     pytest.param("deepseek3", {"hidden_act": "gelu"}, "hidden_act", id="gelu"),
     pytest.param("deepseek3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "linear", id="linear"),
-    pytest.param("deepseek3", yarn(beta_fast=16.0), "beta_fast", id="betas"),
+    pytest.param("deepseek3", yarn(beta_slow=4.0), "beta_slow", id="betas"),
     pytest.param("deepseek3", yarn(factor=1.0, attention_factor=1.5), "attention_factor", id="yarn-of-nothing"),
     pytest.param("deepseek3", {"q_lora_rank": None}, "q_proj", id="no-whole-q"),
     pytest.param("deepseek3", {"first_k_dense_replace": 2}, "gate_proj|config.json", id="more-dense-layers"),
