@@ -55,7 +55,7 @@ def reference(folder: Path, ids: Sequence[int]) -> Any:
 
     import numpy as np
 
-    from llmfit_core.testing.safetensor_files import read_folder
+    from llmfit_core.testing import read_folder
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     heads, groups, base = config["num_attention_heads"], config["num_key_value_heads"], config["rope_theta"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from llmfit_core.testing.outcome import CheckFailed, NotRun
     from llmfit_core.testing.packager_tests import PackagerTests
     from llmfit_core.testing.runtime_tests import RuntimeTests
+    from llmfit_core.testing.safetensor_files import read_folder
     from llmfit_core.testing.tokenizer_tests import TokenizerTests
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "PackagerTests",
     "RuntimeTests",
     "TokenizerTests",
+    "read_folder",
 ]
 
 _LATE = {
@@ -45,11 +47,12 @@ _LATE = {
     "PackagerTests": "packager_tests",
     "RuntimeTests": "runtime_tests",
     "TokenizerTests": "tokenizer_tests",
+    "read_folder": "safetensor_files",
 }
 
 
 def __getattr__(name: str) -> object:
-    """The classes, imported when they are first asked for."""
+    """The classes and `read_folder` (a model folder's tensors as numpy arrays), imported when they are first asked for."""
     if name in _LATE:
         return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
