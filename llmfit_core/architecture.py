@@ -10,6 +10,7 @@ from llmfit_core.roles import SHAPES, Dim, Link
 
 if TYPE_CHECKING:
     from llmfit_core.rope import Rope
+    from llmfit_core.tensors import Tensor
 
 Hparams = Mapping[str, object]
 """Hyper-parameters under GGUF's key names without the architecture prefix (`attention.head_count`),
@@ -167,6 +168,19 @@ class PerHead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a graph wants a role's tensor, where that is neither merging nor cutting, and the way back.
+
+    Attributes:
+        there: `(canonical tensor, hparams) -> tensor of the file`, out of named operations.
+        back: The inverse.
+    """
+
+    there: Callable[[Tensor, Hparams], Tensor]
+    back: Callable[[Tensor, Hparams], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Graph:
     """The computation that a runtime performs under an architecture name.
 
@@ -191,6 +205,8 @@ class Graph:
         merges: Role groups the graph wants as one tensor, by the name it is filed under.
         spelling: Roles filed under another name than their own.
         per_head: Roles whose matrix the graph wants head by head.
+        forms: Roles whose tensor the graph wants otherwise; before merging.
+        bare: Roles whose tensor has no `.weight` behind its name.
         values: `(hparams) -> hparams` that the loader expects to differ from the model's own.
         assumes: `(keys of a file) -> hparams` that its loader takes where the file has no key for them; among the keys
             is `ROLES`, the set of names that the file's tensors have, for what those tell.
@@ -219,6 +235,8 @@ class Graph:
     merges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spelling: Mapping[str, str] = field(default_factory=dict)
     per_head: Mapping[str, PerHead] = field(default_factory=dict)
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    bare: frozenset[str] = frozenset()
     values: Callable[[Hparams], Hparams] | None = None
     assumes: Callable[[Hparams], Hparams] | None = None
     scales: Callable[[Hparams], Mapping[str, float]] | None = None

@@ -42,7 +42,7 @@ class Kind:
         config: Its config class.
         text: What its text model has besides `SMALL`.
         parts: The other arguments of the config class; `{width}` is the text model's width.
-        key: The text part's argument.
+        key: The text part's argument; empty for a text model.
         tokenizer: Of `tests/golden/tok`.
     """
 
@@ -203,7 +203,8 @@ def _build(maker: ModuleType, kind: Kind, part: Mapping[str, Any], name: str) ->
     torch.set_num_threads(2)
     spm = kind.tokenizer == "spm"
     ends = maker.SP if spm else maker.BP
-    config = getattr(transformers, kind.config)(**{kind.key: {**ends, **part}}, **dict(kind.parts))
+    text = {**ends, **part}
+    config = getattr(transformers, kind.cls).config_class(**({kind.key: text} if kind.key else text), **dict(kind.parts))
     torch.manual_seed(7)
     net = getattr(transformers, kind.cls)._from_config(config, attn_implementation="eager").eval()
     maker.randomize(_Seen(net, config.get_text_config()), 20260)

@@ -26,7 +26,8 @@ _WHOLE = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z]+)?)\.(weight|bias|scale)")
 def spell(key: Key, graph: Graph) -> str:
     """A tensor's name in the file (`blk.0.attn_q.weight`)."""
     role = graph.spelling.get(key.role, key.role)
-    return f"{role}.{key.part}" if key.layer is None else f"blk.{key.layer}.{role}.{key.part}"
+    part = "" if key.role in graph.bare else f".{key.part}"
+    return f"{role}{part}" if key.layer is None else f"blk.{key.layer}.{role}{part}"
 
 
 def to_gguf(
@@ -43,6 +44,7 @@ def to_gguf(
     merged_into = {role: (name, roles) for name, roles in graph.merges.items() for role in roles}
     turn = _turns(rope_rows, graph.rope_rows, hparams)
     tensors = _scaled(tensors, scales_of(graph, hparams))
+    tensors = {k: graph.forms[k.role].there(t, hparams) if k.role in graph.forms else t for k, t in tensors.items()}
     out: dict[str, tuple[Tensor, str]] = {}
     for key, tensor in tensors.items():
         group = merged_into.get(key.role)
@@ -74,7 +76,7 @@ def from_gguf(
     out: dict[Key, Tensor] = {}
     strangers = []
     for name, tensor in tensors.items():
-        key = parse(name)
+        key = parse(name, graph.bare)
         if key is None:
             strangers.append(name)
             continue
@@ -89,6 +91,7 @@ def from_gguf(
         else:
             key = Key(unspell.get(key.role, key.role), key.layer, key.part)
             out[key] = turn(key, _of_heads(key, tensor, graph))
+    out = {k: graph.forms[k.role].back(t, hparams) if k.role in graph.forms else t for k, t in out.items()}
     return _scaled(out, {role: 1 / factor for role, factor in scales_of(graph, hparams).items()}), strangers
 
 
@@ -101,8 +104,11 @@ def _scaled(tensors: Mapping[Key, Tensor], factors: Mapping[str, float]) -> dict
     return {k: Affine(t, scale=factors[k.role]) if k.role in factors else t for k, t in tensors.items()}
 
 
-def parse(name: str) -> Key | None:
-    """A GGUF tensor name taken apart, or `None` for a name of another form."""
+def parse(name: str, bare: frozenset[str] = frozenset()) -> Key | None:
+    """A GGUF tensor name taken apart, or `None` for a name of another form; `bare` roles have no part behind them."""
+    layer, _, role = name.removeprefix("blk.").partition(".")
+    if role in bare and name.startswith("blk.") and layer.isdecimal() and len(layer) < 6:
+        return Key(role, int(layer))
     block = _BLOCK.fullmatch(name)
     if block:
         return Key(block[2], int(block[1]), block[3])

@@ -356,5 +356,7 @@ QWEN3_MOE = Architecture(
 
 @hookimpl
 def llmfit_architectures() -> Iterable[Architecture]:
-    """The four families."""
-    return (QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE)
+    """The four families, and the hybrid ones."""
+    from llmfit_qwen2.hybrid import HYBRIDS
+
+    return (QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, *HYBRIDS)

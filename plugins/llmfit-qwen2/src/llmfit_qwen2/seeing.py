@@ -79,5 +79,5 @@ def with_sections(derive: Callable[[Mapping[str, Any]], Mapping[str, object]]) -
 
 def assumed_sections(keys: Mapping[str, Any]) -> dict[str, object]:
     """The sections of a file as a config has them."""
-    stated = list(keys.get("rope.dimension_sections", ()))
+    stated = [int(n) for n in keys.get("rope.dimension_sections", ())]
     return {"mrope_section": tuple(stated[:3] if stated[3:] == [0] else stated)}
