@@ -20,23 +20,17 @@ from llmfit_core.dequantized import Dequantized, Packed, Turned
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.packing import AWQ_ORDER
-from llmfit_core.quantized_source import (
-    SCALE_DTYPES,
-    Parts,
+from llmfit_core.quantized_config import (
     Section,
-    as_stored,
     implied_method,
     merged,
     method_of,
     packing_of_auto_round,
-    places_of,
-    plain,
     refuse_layout,
-    require_dtype,
-    require_shape,
     section_of,
     side_section,
 )
+from llmfit_core.quantized_source import SCALE_DTYPES, Parts, as_stored, places_of, plain, require_dtype, require_shape
 from llmfit_core.transform import Slice
 
 if TYPE_CHECKING:

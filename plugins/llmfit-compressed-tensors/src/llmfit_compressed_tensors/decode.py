@@ -10,7 +10,8 @@ from llmfit_compressed_tensors.integers import packed_weight, plain_integers
 from llmfit_compressed_tensors.schemes import PLAIN_FORMATS, Scheme, read_schemes
 from llmfit_core.errors import SourceError
 from llmfit_core.events import Event
-from llmfit_core.quantized_source import Parts, as_stored, method_of, places_of, plain, refuse_layout, section_of
+from llmfit_core.quantized_config import method_of, refuse_layout, section_of
+from llmfit_core.quantized_source import Parts, as_stored, places_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

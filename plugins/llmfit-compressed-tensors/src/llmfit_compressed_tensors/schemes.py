@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
-from llmfit_core.quantized_source import NamePattern, Section, refuse_layout, section_of
+from llmfit_core.quantized_config import NamePattern, Section, refuse_layout, section_of
 
 if TYPE_CHECKING:
     from llmfit_core.checkpoint import Checkpoint

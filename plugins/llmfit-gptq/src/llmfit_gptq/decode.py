@@ -20,20 +20,16 @@ from llmfit_core.dequantized import Dequantized, Packed, Turned
 from llmfit_core.errors import SourceError
 from llmfit_core.events import Event
 from llmfit_core.packing import word_count
+from llmfit_core.quantized_config import implied_method, method_of, packing_of_auto_round, section_of, side_section
 from llmfit_core.quantized_source import (
     SCALE_DTYPES,
     Parts,
     Places,
     as_stored,
-    implied_method,
-    method_of,
-    packing_of_auto_round,
     places_of,
     plain,
     require_dtype,
     require_shape,
-    section_of,
-    side_section,
 )
 from llmfit_gptq.settings import SIDE_FILES, Said, Settings, read_settings
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import SourceError, UnsupportedError
-from llmfit_core.quantized_source import (
+from llmfit_core.quantized_config import (
     NamePattern,
     Section,
     merged,
