@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     ToGguf = Callable[..., tuple[Path, object]]
 
 GOLD = gold("bert")
-SCHEMES = ["Q4_K_M", *(s for s in GOLD["quantize"] if s not in ("Q4_K_M", "TQ2_0"))]
+FURTHER = [s for s in GOLD["quantize"] if s not in ("Q4_K_M", "TQ2_0")]
+SCHEMES = ["Q4_K_M", *(pytest.param(s, marks=pytest.mark.slow(reason="further schemes")) for s in FURTHER)]
 
 
 def test_tensors_and_keys_are_the_peers(golden_model: Callable[[str], Path], to_gguf: ToGguf) -> None:
@@ -41,7 +42,7 @@ def test_quantized_is_the_peers(scheme: str, golden_model: Callable[[str], Path]
 
 def test_vectors_are_those_of_transformers(golden_model: Callable[[str], Path], to_gguf: ToGguf) -> None:
     file, _ = to_gguf(golden_model("bert"))
-    same_vectors(golden_model("bert"), file, lengths=(1, 56, 400))
+    same_vectors(golden_model("bert"), file, lengths=(1, 56, 400), poolings=("mean", "cls", "last"))
 
 
 def test_the_way_back(golden_model: Callable[[str], Path], to_gguf: ToGguf, to_hf: Callable[..., Path]) -> None:
