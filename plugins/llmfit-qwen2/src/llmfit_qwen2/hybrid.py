@@ -1,20 +1,15 @@
-"""Qwen3-Next and Qwen3.5: layers of attention with a gate among layers of gated delta nets, stated once as data.
-
-A delta net's key heads each serve a group of value heads. The checkpoints have the value heads of a group together;
-llama.cpp's graphs of Qwen3.5 take them in turns, the first of every group before the second of any.
-"""
+"""Qwen3-Next and Qwen3.5: layers of attention with a gate among layers of gated delta nets, stated once as data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmfit_core import (
     DECODER_CONFIG,
     Architecture,
     Asserts,
     Fix,
-    Form,
     Fused,
     Graph,
     Ignores,
@@ -26,7 +21,6 @@ from llmfit_core import (
 )
 from llmfit_core.resolve import rotated
 from llmfit_core.roles import PRE_NORM_DECODER
-from llmfit_core.transform import Concat, Reshape, Slice, Transpose, regroup, ungroup
 from llmfit_qwen2 import (
     EXPERTS,
     KEYS,
@@ -38,17 +32,28 @@ from llmfit_qwen2 import (
     every_layer_mixed,
     sparse_by_step,
 )
-from llmfit_qwen2.exponential import NegativeExp, NegativeLog
-
-if TYPE_CHECKING:
-    from llmfit_core.tensors import Tensor
+from llmfit_qwen2.nets import (
+    ALPHA,
+    BETA,
+    BETA_ALPHA,
+    CONV,
+    DECAY,
+    FORMS,
+    FORMS_35,
+    GROUPS,
+    NET_K,
+    NET_Q,
+    NET_V,
+    NET_Z,
+    SIZE,
+    STEP,
+    VALUE_SIZE,
+    VALUES,
+)
 
 FULL, LINEAR = "full_attention", "linear_attention"
-GROUPS, SIZE, VALUES, VALUE_SIZE = "ssm.group_count", "ssm.state_size", "ssm.time_step_rank", "ssm.value_size"
 INNER, KERNEL = "ssm.inner_size", "ssm.conv_kernel"
 INTERVAL, RECURRENT = "full_attention_interval", "attention.recurrent_layers"
-NET_Q, NET_K, NET_V, NET_Z = "gdn_q", "gdn_k", "gdn_v", "attn_gate"
-CONV, DECAY, STEP, BETA_ALPHA, BETA, ALPHA = "ssm_conv1d", "ssm_a", "ssm_dt", "ssm_ba", "ssm_beta", "ssm_alpha"
 _CORRECT = "Correct config.json, as the model's authors published it."
 
 
@@ -209,78 +214,6 @@ def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
         **({"mrope_section": tuple(sections[:3] if sections[3:] == [0] else sections)} if sections else {}),
     }
 
-
-def in_turns(tensor: Tensor, hparams: Mapping[str, Any], height: int) -> Tensor:
-    """Rows of value heads, `height` each, from groups together to groups in turns."""
-    groups, values = hparams[GROUPS], hparams[VALUES]
-    each = values // groups
-    if each == 1:
-        return tensor
-    return Concat(tuple(ungroup(tensor, [height] * each, i, groups) for i in range(each)))
-
-
-def together(tensor: Tensor, hparams: Mapping[str, Any], height: int) -> Tensor:
-    """The inverse of `in_turns`."""
-    groups, values = hparams[GROUPS], hparams[VALUES]
-    each, rows = values // groups, groups * height
-    if each == 1:
-        return tensor
-    return regroup([Slice(tensor, i * rows, (i + 1) * rows) for i in range(each)], groups)
-
-
-def _rows(size: str) -> Form:
-    def height(hparams: Mapping[str, Any]) -> int:
-        return int(hparams[size]) if size else 1
-
-    return Form(
-        there=lambda t, hp: in_turns(t, hp, height(hp)),
-        back=lambda t, hp: together(t, hp, height(hp)),
-    )
-
-
-def _kernel(tensor: Tensor, hparams: Mapping[str, Any], turn: Any) -> Tensor:
-    """The rows of v, behind those of q and k, turned."""
-    keys = 2 * hparams[GROUPS] * hparams[SIZE]
-    if hparams[GROUPS] == hparams[VALUES]:
-        return tensor
-    values = Slice(tensor, keys, tensor.shape[0])
-    return Concat((Slice(tensor, 0, keys), turn(values, hparams, int(hparams[VALUE_SIZE]))))
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return Reshape(tensor, (tensor.shape[0], tensor.shape[-1]))
-
-
-def _deep(tensor: Tensor) -> Tensor:
-    return Reshape(tensor, (tensor.shape[0], 1, tensor.shape[-1]))
-
-
-def _columns(tensor: Tensor, hparams: Mapping[str, Any], turn: Any) -> Tensor:
-    if hparams[GROUPS] == hparams[VALUES]:
-        return tensor
-    return Transpose(turn(Transpose(tensor), hparams, int(hparams[VALUE_SIZE])))
-
-
-FORMS = {
-    CONV: Form(there=lambda t, _: _flat(t), back=lambda t, _: _deep(t)),
-    DECAY: Form(there=lambda t, _: NegativeExp(t), back=lambda t, _: NegativeLog(t)),
-}
-FORMS_35 = {
-    NET_V: _rows(VALUE_SIZE),
-    NET_Z: _rows(VALUE_SIZE),
-    BETA: _rows(""),
-    ALPHA: _rows(""),
-    STEP: _rows(""),
-    DECAY: Form(
-        there=lambda t, hp: NegativeExp(in_turns(t, hp, 1)),
-        back=lambda t, hp: NegativeLog(together(t, hp, 1)),
-    ),
-    CONV: Form(
-        there=lambda t, hp: _kernel(_flat(t), hp, in_turns),
-        back=lambda t, hp: _deep(_kernel(t, hp, together)),
-    ),
-    "ssm_out": Form(there=lambda t, hp: _columns(t, hp, in_turns), back=lambda t, hp: _columns(t, hp, together)),
-}
 
 _OF_EXPERTS = tuple(k for k in KEYS if k.startswith("expert_"))
 _DENSE_WIDTH = "feed_forward_length"
