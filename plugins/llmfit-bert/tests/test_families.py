@@ -153,7 +153,17 @@ def test_classes_come_back(encoder: Callable[..., Path], to_gguf: ToGguf, to_hf:
     ours, theirs = load_file(back / "model.safetensors"), load_file(model / "model.safetensors")
     assert {n.removeprefix("bert.") for n in theirs} == {n.removeprefix("bert.") for n in ours}
     assert all(ours[n.removeprefix("bert.")].equal(t) for n, t in theirs.items())
-    assert json.loads((back / "config.json").read_text(encoding="utf-8"))["id2label"] == names
+    stated = json.loads((back / "config.json").read_text(encoding="utf-8"))
+    assert (stated["id2label"], stated["model_type"]) == (names, "bert")
+
+
+@pytest.mark.parametrize("cls", ["BertModel", "BertForSequenceClassification"])
+def test_without_a_class_the_tensors_tell_a_classifier(
+    cls: str, encoder: Callable[..., Path], registry: PluginRegistry, tmp_path: Path
+) -> None:
+    model = changed(encoder(cls, "BertConfig", "wpm"), tmp_path / "bare", architectures=...)
+    planned = plan_conversion(model, Recipe(exporter="gguf", scheme="f32"), registry)
+    assert planned.plan.model.architecture.hf_classes[0] == cls
 
 
 def changed(model: Path, to: Path, tensors: Callable[[dict[str, Any]], dict[str, Any]] | None = None, **config: Any) -> Path:

@@ -126,6 +126,7 @@ BERT = Architecture(
 BERT_CLASSIFIER = Architecture(
     name="bert-classifier",
     hf_classes=("BertForSequenceClassification",),
+    model_types=("bert",),
     tensors=old_norms(EMBEDDINGS | LAYERS)
     | {"pooler.dense": Slot(POOLED, bias=True), "classifier": Slot(CLASSES, bias=True)},
     config=ENCODER_CONFIG | CLASSIFIER_CONFIG,

@@ -79,6 +79,7 @@ ROBERTA_CLASSIFIER = Architecture(
         "XLMRobertaForSequenceClassification",
         "CamembertForSequenceClassification",
     ),
+    model_types=("roberta", "xlm-roberta", "camembert"),
     tensors=_TENSORS
     | {"classifier.dense": Slot(POOLED, bias=True), "classifier.out_proj": Slot(CLASSES, bias=True)},
     config=_CONFIG | CLASSIFIER_CONFIG,
