@@ -90,7 +90,7 @@ def test_quantized_is_the_peers(scheme: str, golden_model: Callable[[str], Path]
 
 
 RIGHT: list[Any] = [
-    pytest.param({"num_hidden_layers": 3, "sliding_window": 5}, id="window-of-5"),
+    pytest.param({"num_hidden_layers": 3, "sliding_window": 5}, id="window-of-5", marks=SLOW),
     pytest.param({"layer_types": [FULL, SLIDING]}, id="full-first", marks=SLOW),
     pytest.param({"layer_types": [FULL, FULL]}, id="no-window"),
     pytest.param({"num_hidden_layers": 4, "layer_types": [SLIDING, SLIDING, SLIDING, FULL]}, id="every-fourth", marks=SLOW),
@@ -98,7 +98,7 @@ RIGHT: list[Any] = [
     pytest.param({"tie_word_embeddings": True, "num_key_value_heads": 4}, id="tied-ungrouped", marks=SLOW),
     pytest.param({"head_dim": 64, "num_attention_heads": 8, "num_key_value_heads": 1}, id="wide-heads", marks=SLOW),
     pytest.param({"num_experts_per_tok": 4, "rms_norm_eps": 1e-3}, id="all-experts", marks=SLOW),
-    pytest.param(yarn(), id="yarn"),
+    pytest.param(yarn(), id="yarn", marks=SLOW),
     pytest.param(yarn(attention_factor=1.3), id="yarn-attention", marks=SLOW),
     pytest.param({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}}, id="linear", marks=SLOW),
 ]
