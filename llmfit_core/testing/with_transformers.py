@@ -54,10 +54,16 @@ def judge() -> Iterator[Any]:
 
 
 def is_here() -> bool:
-    """Whether both are installed, without importing them."""
+    """Whether both can be imported: an installation that is broken is as good as none."""
     from importlib.util import find_spec
 
-    return find_spec("torch") is not None and find_spec("transformers") is not None
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        return False
+    try:
+        with judge():
+            return True
+    except NotRun:
+        return False
 
 
 def knows(config: Mapping[str, object]) -> bool:
