@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gguf import GGUFReader, GGUFWriter
@@ -19,16 +19,13 @@ if TYPE_CHECKING:
 GGUF, HF = llmfit_exporters()
 (DECODER,) = llmfit_decoders()
 
-REFUSED: dict[str, Any] = {
-    "gelu": ({"hidden_act": "gelu"}, "graph-cannot"),
-    "ntk": ({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "unknown-rope"),
-}
+REFUSED: dict[str, Any] = {"gelu": ({"hidden_act": "gelu"}, "graph-cannot")}
 
 
 class TestGguf(ExporterTests):
     exporter = GGUF
-    refused = {"gelu": REFUSED["gelu"]}
-    refused_schemes = {"tq1_0": "not-ternary", "tq2_0": "not-ternary"}
+    refused: ClassVar = REFUSED
+    refused_schemes: ClassVar = {"tq1_0": "not-ternary", "tq2_0": "not-ternary"}
 
 
 class TestHf(ExporterTests):
@@ -92,10 +89,10 @@ def written(kind: str, folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
 
 class TestGgufDecoder(DecoderTests):
     decoder = DECODER
-    samples = {kind.lower(): (lambda folder, kind=kind: written(kind, folder)) for kind in ("Q8_0", "Q4_1", "Q5_0")}
+    samples: ClassVar = {kind.lower(): (lambda folder, kind=kind: written(kind, folder)) for kind in ("Q8_0", "Q4_1", "Q5_0")}
 
 
 class TestPlainGgufDecoder(DecoderTests):
     decoder = DECODER
-    samples = {"f32": lambda folder: written("F32", folder)}
+    samples: ClassVar = {"f32": lambda folder: written("F32", folder)}
     lossless = True

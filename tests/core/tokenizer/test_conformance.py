@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from llmfit_core import TokenizerReader
 from llmfit_core.testing import TokenizerTests
@@ -16,4 +17,4 @@ CORE = TokenizerReader(name="core", detects=lambda side, config: True, read=read
 class TestCoreReaders(TokenizerTests):
     reader = CORE
     of_core = True
-    samples = {"kit": write_tokenizer, "spm": FILES / "spm", **{p.name: p for p in sorted(FILES.glob("bpe-*"))[:6]}}
+    samples: ClassVar = {"kit": write_tokenizer, "spm": FILES / "spm", **{p.name: p for p in sorted(FILES.glob("bpe-*"))[:6]}}
