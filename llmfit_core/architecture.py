@@ -62,9 +62,10 @@ class Slot:
         either_way: Stored as it is or transposed; the shapes decide (fused experts on disk).
         bare: Stored under the pattern itself, with no `.weight` behind it.
         part: What a bare name is (`bias` for `experts.down_proj_bias`).
-        ones: Leading axes of length one that the stored tensor has besides.
         skip: The hparam that counts rows in front which nothing reads (RoBERTa's positions begin behind its padding's);
             written as zeros on the way back.
+        ones: Leading axes of length one that the stored tensor has besides.
+        count: The hparam that counts what `{expert}` in the pattern numbers, where that is something else (heads).
     """
 
     role: str | Fused
@@ -78,6 +79,7 @@ class Slot:
     part: str = "weight"
     skip: str = ""
     ones: int = 0
+    count: str = "expert_count"
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,8 @@ class Book:
                 out[key] = self._check(key, claim.ref.name, self._plain(claim, role))
             elif any("{expert}" in p for p, _ in expected) and part == "weight":
                 pattern = self._usual([p for p, _ in expected])
-                count = int(self.hp.get("expert_count", 0) or 0)  # type: ignore[call-overload]
+                counted = next(s.count for p, s in expected if "{expert}" in p)
+                count = int(self.hp.get(counted, 0) or 0)  # type: ignore[call-overload]
                 present = [e for e in range(count) if (key, e) in self.claims]
                 if len(present) < count:
                     names = [source_name(pattern, layer, e) for e in range(count) if (key, e) not in self.claims]

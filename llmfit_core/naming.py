@@ -53,6 +53,9 @@ class Patterns:
             indices = [p for p in pieces if p.isdigit() or _INDEX.fullmatch(p)]
             self._by_shape.setdefault(shape, []).append((pattern, indices))
         self._known: dict[str, Match | None] = {}
+        roots = Counter(s.partition(".")[0] for s, found in self._by_shape.items() for _ in found if "#" in s)
+        self.root = f"{roots.most_common(1)[0][0]}." if roots else ""
+        """What most patterns of layers begin with."""
 
     def match(self, name: str) -> Match | None:
         """The pattern that `name` fits, bare or with `.weight`, `.bias` or `.scale` behind it."""
@@ -141,7 +144,7 @@ def _unwrap_one(name: str, patterns: Patterns, base_prefix: str = "") -> tuple[s
             break
     if patterns.match(plain):
         return plain, "prefix " + " ".join(f"'{p}'" for p in dict.fromkeys(removed)) + " removed"
-    for prefix in ("model.", "transformer."):
+    for prefix in dict.fromkeys(("model.", "transformer.", patterns.root)):
         if patterns.match(prefix + plain):
             lost = "prefix " + " ".join(f"'{p}'" for p in dict.fromkeys(removed)) + " removed and " if removed else ""
             return prefix + plain, f"{lost}prefix '{prefix}' added"

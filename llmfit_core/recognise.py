@@ -99,7 +99,7 @@ def _by_name(
             return found, f"class {first}", events
         for name in names:
             alike = {a.name: (c, a) for c, a in by_class.items() if c.casefold() == name.casefold()}
-            bare = by_class.get(name.removesuffix("Model") + "ForCausalLM") if name.endswith("Model") else None
+            bare = next((by_class[n] for n in _with_head(name) if n in by_class), None)
             if len(alike) == 1:
                 canonical, found = next(iter(alike.values()))
                 return found, f"class {canonical}", (_spelling(name, found.hf_classes[0], place),)
@@ -121,6 +121,12 @@ def _by_name(
         spelling = _spelling(config.model_type, found.model_types[0], f"{where}model_type")
         return found, evidence, (_no_class(evidence, found), spelling)
     raise _unknown(config.model_type, label, architectures, also=config.outer_classes)
+
+
+def _with_head(name: str) -> tuple[str, ...]:
+    """What transformers calls the class of a model with a head whose bare class is `name`; empty for no bare class."""
+    stems = [name.removesuffix(end) for end in ("Model", "TextModel") if name.endswith(end)]
+    return tuple(stem + end for stem in stems for end in ("ForCausalLM", "LMHeadModel"))
 
 
 def _spelling(said: str, canonical: str, place: str) -> Event:

@@ -80,6 +80,8 @@ RIGHT: list[Any] = [
     pytest.param(
         "stablelm", {"tie_word_embeddings": True, **rope("linear", 5e5, factor=2.5, partial_rotary_factor=1.0)}, id="stablelm-tied"
     ),
+    pytest.param("stablelm", {"qk_layernorm": True, "use_parallel_residual": True}, id="stablelm-normed"),
+    pytest.param("stablelm", {"qk_layernorm": True, "num_key_value_heads": 1}, id="stablelm-normed-in-turn", marks=SLOW),
     pytest.param("starcoder2", {"tie_word_embeddings": False, "num_key_value_heads": 4, "norm_epsilon": 1e-3}, id="starcoder2-own-head", marks=SLOW),
     pytest.param("starcoder2", {"sliding_window": 4096, **rope("yarn", 1e6, **YARN)}, id="starcoder2-yarn"),
     pytest.param("nemotron", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}, id="nemotron-biases"),
@@ -109,7 +111,6 @@ REFUSED: list[Any] = [
     pytest.param("phi", {"qk_layernorm": True}, "qk_layernorm", id="phi-normed"),
     pytest.param("phi", {"head_dim": 64}, "width", id="phi-wide-heads"),
     pytest.param("phi", {"hidden_act": "silu"}, "hidden_act", id="phi-silu"),
-    pytest.param("stablelm", {"qk_layernorm": True}, "qk_layernorm", id="stablelm-normed"),
     pytest.param("stablelm", {"hidden_act": "gelu"}, "hidden_act", id="stablelm-gelu"),
     pytest.param("starcoder2", {"use_bias": False}, "use_bias", id="starcoder2-no-biases"),
     pytest.param("starcoder2", {"head_dim": 64}, "width", id="starcoder2-wide-heads"),

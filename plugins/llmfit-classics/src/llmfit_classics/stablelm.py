@@ -24,8 +24,22 @@ _FFN = (Role.FFN_GATE, Role.FFN_UP)
 
 
 def kinds(hparams: Mapping[str, Any], _layer: int) -> frozenset[str]:
-    """Attention and feed-forward side by side behind one norm, or in turn."""
-    return frozenset({"side by side" if hparams["use_parallel_residual"] else "in turn"})
+    """Attention and feed-forward side by side behind one norm, or in turn; with norms of heads or without."""
+    normed = {"normed"} if hparams.get("qk_layernorm") else set()
+    return frozenset({"side by side" if hparams["use_parallel_residual"] else "in turn", *normed})
+
+
+def of_heads(role: Role, heads: str) -> Slot:
+    """Norms of heads, one tensor each."""
+    return Slot(role, when="normed", count=heads)
+
+
+def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
+    """What the tensors of a file tell."""
+    return {
+        "use_parallel_residual": Role.FFN_NORM not in keys[ROLES],
+        "qk_layernorm": Role.ATTN_Q_NORM in keys[ROLES],
+    }
 
 
 STABLELM = Architecture(
@@ -39,6 +53,9 @@ STABLELM = Architecture(
         _LAYER + "self_attn.k_proj": Slot(Role.ATTN_K, bias="use_qkv_bias"),
         _LAYER + "self_attn.v_proj": Slot(Role.ATTN_V, bias="use_qkv_bias"),
         _LAYER + "self_attn.o_proj": Role.ATTN_OUT,
+        # StableLM 2 12B: each head by weights of its own.
+        _LAYER + "self_attn.q_layernorm.norms.{expert}": of_heads(Role.ATTN_Q_NORM, "attention.head_count"),
+        _LAYER + "self_attn.k_layernorm.norms.{expert}": of_heads(Role.ATTN_K_NORM, "attention.head_count_kv"),
         _LAYER + "post_attention_layernorm": norm(Role.FFN_NORM, "in turn"),
         _LAYER + "mlp.gate_proj": Role.FFN_GATE,
         _LAYER + "mlp.up_proj": Role.FFN_UP,
@@ -51,7 +68,7 @@ STABLELM = Architecture(
         "partial_rotary_factor": Reads("partial_rotary_factor", 0.25),
         "use_qkv_bias": Reads("use_qkv_bias", False),
         "use_parallel_residual": Reads("use_parallel_residual", False),
-        "qk_layernorm": Asserts((False, None), "q and k would be normalised, each head by its own weights (StableLM 2 12B)"),
+        "qk_layernorm": Reads("qk_layernorm", False),
         # The names of the first revisions, before transformers had the class.
         "norm_eps": Reads(EPSILON, None),
         "rope_pct": Reads("partial_rotary_factor", None, kind="number"),
@@ -74,9 +91,13 @@ STABLELM = Architecture(
             rope=PLAIN_ROPE,
             biases=NORMS | {*QKV},
             needs_head=True,
-            assumes=lambda hp: {"use_parallel_residual": Role.FFN_NORM not in hp[ROLES]},  # type: ignore[operator]
+            assumes=assumed,
         ),
     ),
+    shapes={
+        Role.ATTN_Q_NORM: ("attention.head_count", "attention.key_length"),
+        Role.ATTN_K_NORM: ("attention.head_count_kv", "attention.key_length"),
+    },
     layer_kinds=kinds,
     waived=RECOMPUTED,
 )
