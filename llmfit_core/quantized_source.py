@@ -164,7 +164,7 @@ def plain(
     told: tuple[Event, ...] = ()
     if kinds:
         message = f"the weights are {how}: what that lost stays lost, and quantizing them again loses more"
-        told = (Event(code="source-quantized", message=message, subject=", ".join(kinds)),)
+        told = (Event(code="source-quantized", message=message, severity="info", subject=", ".join(kinds)),)
     return replace(
         checkpoint,
         config=unquantized(checkpoint.config),

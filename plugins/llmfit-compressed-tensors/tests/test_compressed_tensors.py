@@ -120,7 +120,7 @@ def test_a_folder_is_its_plain_twin(how: dict[str, Any], tmp_path: Path) -> None
     one, other = converted(made.folder), converted(made.twin)
     same_tensors(one.tensors, other.tensors)
     assert one.keys == other.keys
-    assert "source-quantized" in one.codes("warning")
+    assert "source-quantized" in one.codes("info")
 
 
 def test_experts_in_one_tensor(tmp_path: Path) -> None:

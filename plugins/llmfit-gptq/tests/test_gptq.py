@@ -103,7 +103,7 @@ def test_a_folder_is_its_plain_twin(how: dict[str, Any], tmp_path: Path) -> None
     one, other = converted(made.folder), converted(made.twin)
     same_tensors(one.tensors, other.tensors)
     assert one.keys == other.keys
-    assert "source-quantized" in one.codes("warning")
+    assert "source-quantized" in one.codes("info")
     assert ("zero-biases" in one.codes("info")) == bool(how.get("biases"))
 
 
