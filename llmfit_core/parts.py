@@ -46,10 +46,10 @@ COMPARED = frozenset(
     Mistral3ForConditionalGeneration Gemma3ForConditionalGeneration Qwen2VLForConditionalGeneration
     Qwen2_5_VLForConditionalGeneration Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration
     InternVLForConditionalGeneration InternVLChatModel Idefics3ForConditionalGeneration SmolVLMForConditionalGeneration
-    Qwen2AudioForConditionalGeneration VoxtralForConditionalGeneration UltravoxModel Qwen2_5OmniModel
+    Qwen2AudioForConditionalGeneration VoxtralForConditionalGeneration Qwen2_5OmniModel
     Qwen2_5OmniForConditionalGeneration Qwen2_5OmniThinkerForConditionalGeneration Qwen3OmniMoeForConditionalGeneration
     Qwen3OmniMoeThinkerForConditionalGeneration LightOnOcrForConditionalGeneration LightOnOCRForConditionalGeneration
-    GraniteSpeechForConditionalGeneration Glm4vForConditionalGeneration Qwen3_5ForConditionalGeneration
+    GraniteSpeechForConditionalGeneration Qwen3_5ForConditionalGeneration
     Qwen3_5MoeForConditionalGeneration
     """.split()
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,6 @@ from llmfit_core import (
     Slot,
     hookimpl,
 )
-from llmfit_core.rope import Rope, yarn_mscale
 
 ATTENTION: dict[str, str | Slot | Fused] = {
     "model.embed_tokens": Role.EMBED,
@@ -177,7 +177,12 @@ MIXTRAL = Architecture(
 TEMPERATURE = "attention.temperature_scale"
 
 
-def yarn_of_mistral3(rope: Rope) -> dict[str, float | None]:
+def _growth(factor: float, share: float = 1.0) -> float:
+    """By how much yarn raises cosine and sine: `1 + 0.1 share ln(factor)` (arXiv 2309.00071)."""
+    return 1.0 + 0.1 * share * math.log(factor) if factor > 1 else 1.0
+
+
+def yarn_of_mistral3(rope: Any) -> dict[str, float | None]:
     """The keys under which llama.cpp's mistral3 computes this yarn.
 
     With `m(x) = 1 + 0.1 x ln(factor)`, its context comes to a factor of `m(1) / m(L)` on cosine and sine, where `L` is
@@ -185,7 +190,7 @@ def yarn_of_mistral3(rope: Rope) -> dict[str, float | None]:
     """
     if rope.type != "yarn" or not rope.mscale_all_dim:
         return {}
-    if abs(rope.attention_factor * yarn_mscale(rope.factor, rope.mscale_all_dim) - yarn_mscale(rope.factor)) > 1e-6:
+    if abs(rope.attention_factor * _growth(rope.factor, rope.mscale_all_dim) - _growth(rope.factor)) > 1e-6:
         return {}
     return {"rope.scaling.attn_factor": None, "rope.scaling.yarn_log_multiplier": rope.mscale_all_dim}
 
@@ -197,7 +202,7 @@ def mistral3_read(keys: Mapping[str, Any]) -> dict[str, object]:
     if log and turned == 1:
         plain = float(f"{log:.6g}")
         return {"mscale": 1.0, "mscale_all_dim": plain}
-    return {"attention_factor": turned * yarn_mscale(factor) / (yarn_mscale(factor, log) if log else 1.0)}
+    return {"attention_factor": turned * _growth(factor) / (_growth(factor, log) if log else 1.0)}
 
 
 MISTRAL3_GRAPH = replace(

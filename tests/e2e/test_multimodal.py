@@ -167,9 +167,16 @@ def inside_thinker(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def as_chat_model(config: dict[str, Any]) -> dict[str, Any]:
+    """As InternVL is published for code of its own."""
+    text = config.pop("text_config") | {"architectures": ["Qwen2ForCausalLM"]}
+    return config | {"architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "llm_config": text, "auto_map": {"a": "b"}}
+
+
 @pytest.mark.parametrize(
     ("name", "config", "spell"),
     [
+        ("internvl", as_chat_model, swap(vision_tower__="vision_model.", multi_modal_projector__="mlp1.")),
         ("qwen2vl", flat, str),
         ("qwen2.5vl", flat, str),
         ("qwen2.5omni", inside_thinker, lambda n: f"thinker.{n}"),
