@@ -89,6 +89,9 @@ def test_a_right_file_is_verified(tmp_path: Path, registry: PluginRegistry, capf
     assert run(["verify", str(tmp_path / "m.gguf"), "--against", str(model), "--json"]) == 0
     said = json.loads(capfd.readouterr().out)
     assert said["verified"]["logits"] is True
+    other = twins.twin(tmp_path / "other", hidden_act="silu", head=True)
+    assert run(["verify", str(tmp_path / "m.gguf"), "--against", str(other)]) == 9
+    assert "lm_head.weight" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_a_right_file_is_verified(tmp_path: Path, registry: PluginRegistry, capf
         ("bitnet.cpp", "bitnet-b1.58"),
         pytest.param("ik_llama.cpp", "bitnet-b1.58", marks=SLOW),
         pytest.param("bitnet-b1.58", "bitnet-b1.58", marks=SLOW),
-        ("bitnet-25", "bitnet-25"),
+        pytest.param("bitnet-25", "bitnet-25", marks=SLOW),
     ],
 )
 def test_files_for_other_engines_and_back(
@@ -197,7 +200,7 @@ def test_logits(case: str, golden_model: Callable[[str], Path], to_gguf: Callabl
 @pytest.mark.parametrize(
     ("family", "stored", "section"),
     [
-        ("bitnet", "full", twins.ONLINE),
+        pytest.param("bitnet", "full", twins.ONLINE, marks=SLOW),
         pytest.param("bitnet", "packed", twins.PACKED, marks=SLOW),
         pytest.param("qwen2", "packed", twins.BITLINEAR, marks=SLOW),
         pytest.param("qwen3", "unpacked", twins.PACKED, marks=SLOW),
