@@ -94,7 +94,7 @@ def test_strict_counts_it(folder: Path) -> None:
 
 
 def test_quantizing_it_again_is_warned_of(folder: Path) -> None:
-    assert {"source-quantized", "requantized"} <= set(codes(planned(folder, to="gguf:q4_k_m")))
+    assert "requantized" in codes(planned(folder, to="gguf:q4_k_m"))
 
 
 class TestTheConfig:
