@@ -13,7 +13,7 @@ from llmfit_core.cli.recipe import UsageError, parse_size, recipe_from
 from llmfit_core.cli.results import print_json
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="A model folder, a .gguf file, or a hub id (org/name[@revision]).")]
-To = Annotated[str | None, typer.Option("--to", help="Format and scheme, like hf:bf16; gguf:q4_k_m where it is left out.")]
+To = Annotated[str | None, typer.Option("--to", help="Format and scheme, like hf:bf16; without it gguf, in the usual scheme for the model (q4_k_m).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object (schema 1) instead of text.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings and fallbacks; bounds pass.")]
 Name = Annotated[str | None, typer.Option("--name", help="What the artifact calls the model.")]

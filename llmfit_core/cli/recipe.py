@@ -12,7 +12,7 @@ from typing import Any
 from llmfit_core.errors import LlmfitError, SourceError
 from llmfit_core.plan import Recipe
 
-DEFAULT_TO = "gguf:q4_k_m"
+DEFAULT_TO = "gguf"
 FILE_KEYS = (
     "to name tensor_types metadata context_length rope_freq_base rope_freq_scale pre graph split_max_size strict force".split()
 )

@@ -157,6 +157,17 @@ def test_the_usual_file_is_the_peers(golden_model: Make, registry: PluginRegistr
     assert found == pytest.approx(gold(CASE)["parity"]["f32"]["mean_kl"], rel=0.1)
 
 
+def test_the_command_without_a_target_keeps_the_blocks(
+    golden_model: Make, config_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from llmfit_core.cli.guarded import run
+
+    assert config_dir
+    for case, scheme in ((CASE, "source"), ("gptoss-plainrope", "q4_k_m")):
+        assert run(["plan", str(golden_model(case)), "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["plan"]["scheme"] == scheme
+
+
 def reference_of(model: Path) -> Path:
     """The same model with transformers' own unpacking, in a folder that it loads without kernels."""
     torch = pytest.importorskip("torch", reason="the judge is transformers")
