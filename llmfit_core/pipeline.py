@@ -304,7 +304,8 @@ def verify_file(
         What was proven, and an event for what could not be.
 
     Raises:
-        VerificationError: `tokens-differ`, `vocabulary-refused`, `does-not-open`, `not-finite`, `computes-otherwise`.
+        VerificationError: `tokens-differ`, `vocabulary-refused`, `does-not-open`, `not-finite`, `computes-otherwise`,
+            `other-tensors`.
         UnsupportedError: `nothing-to-verify`: the file is of a kind that no proof is known for.
     """
     from llmfit_core.verify.opening import prove_opens

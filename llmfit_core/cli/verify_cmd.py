@@ -14,10 +14,10 @@ from llmfit_core.cli.results import print_json
 
 def verify(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A .gguf file.")],
-    against: Annotated[str | None, typer.Option("--against", metavar="SRC", help="What it was made from; its own word where left out.")] = None,
+    against: Annotated[str | None, typer.Option("--against", metavar="SRC", help="What it was made from, for config and tokenizer; the file's own word where left out. Weights are not compared.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object (schema 1) instead of text.")] = False,
 ) -> None:
-    """Compare a file's tokens and logits with the reference: tokenizer library and transformers."""
+    """Compare what a runtime reads and computes from a file with the tokenizer's library and transformers."""
     from llmfit_core.cli.plan_view import print_events
     from llmfit_core.pipeline import verify_file
 

@@ -18,7 +18,7 @@ from llmfit_core.errors import LlmfitError, VerificationError
 from llmfit_core.events import Event
 from llmfit_core.runtime import LaunchOptions
 from llmfit_core.tensors import element_count
-from llmfit_core.verify.reference_child import MISSING
+from llmfit_core.verify.reference_child import MISSING, OTHER_TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def prove_same(
         What was proven, for the manifest, and an event where nothing could be compared.
 
     Raises:
-        VerificationError: `computes-otherwise`.
+        VerificationError: `computes-otherwise`; `other-tensors`: the file holds others than the model's class has.
     """
     if runtime is None or runtime.score is None or runtime.tokenize is None:
         return _left("no runtime for it is installed here")
@@ -118,6 +118,13 @@ def _by_transformers(
             return None, f"transformers took more than {_SECONDS} seconds"
         if done.returncode == MISSING:
             return None, "transformers is not installed here"
+        if done.returncode == OTHER_TENSORS:
+            raise VerificationError(
+                "other-tensors",
+                f"{path} holds other tensors than {model.architecture.hf_classes[0]} has by {model.checkpoint.label}: "
+                f"{(done.stderr.strip().splitlines() or [''])[-1][:200]}",
+                "It was made from another model: name that one.",
+            )
         if done.returncode or not out.exists():
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             return None, f"transformers computes nothing from it: {last[:200]}"

@@ -1,7 +1,8 @@
 """Next-token distributions by transformers, in a process of its own: torch, its memory and its global settings stay there.
 
 Reads `{"folder", "ids", "out"}` as JSON from standard input and writes float32 log-probabilities `[len(ids), vocabulary]`
-as `.npy` to `out`. Exit code 3: transformers or torch is not installed.
+as `.npy` to `out`. Exit code 3: transformers or torch is not installed; 4: the class wants other tensors, named on standard
+error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-MISSING = 3
+MISSING, OTHER_TENSORS = 3, 4
 
 
 def main() -> int:
@@ -33,12 +34,14 @@ def main() -> int:
         attn_implementation="eager",
         trust_remote_code=False,
         local_files_only=True,
+        ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    odd = {k: sorted(said[k])[:3] for k in ("missing_keys", "unexpected_keys", "mismatched_keys") if said[k]}
-    if odd:
-        print(f"the class takes the weights otherwise: {odd}", file=sys.stderr)
-        return 1
+    for kind in ("missing", "unexpected", "mismatched"):
+        names = sorted(n if isinstance(n, str) else n[0] for n in said[f"{kind}_keys"])
+        if names:
+            print(f"{kind}: {', '.join(names[:3])}", file=sys.stderr)
+            return OTHER_TENSORS
     with torch.inference_mode():
         logits = model.eval()(torch.tensor([job["ids"]])).logits[0]
         np.save(job["out"], logits.double().log_softmax(-1).float().numpy())

@@ -75,9 +75,9 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     facts = facts_from_metadata({k: kv.value for k, kv in keys.items() if not k.startswith("tokenizer.")})
     require_quick([pattern for pattern, _ in recipe.tensor_types], list(sources))
     choices = choose_types(scheme.name, infos, facts, recipe.tensor_types)
+    require_types(graph, zip(sources, (c.type for c in choices), strict=True))
     types = {n: c.type for n, c in zip(sources, choices, strict=True)}
     kept = {n: b for n, b in blocks.items() if b.dtype == types[n]}
-    require_types(graph, zip(sources, (c.type for c in choices), strict=True))
     tensors = [
         OutputTensor(
             name=name,
@@ -97,7 +97,8 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     if name != wished:
         message = f"the model is called {name!r}: loaders take {wished!r} for a Phi-3, whose tokens this one lacks"
         events.append(Event(code="name-changed", message=message, severity="info", subject="general.name"))
-    events += told({n: t for n, (t, _) in sources.items()}, types, kept, scheme, model.checkpoint.quantized)
+    if not (scheme.name in TERNARY and set(model.checkpoint.quantized) == {"ternary"}):
+        events += told({n: t for n, (t, _) in sources.items()}, types, kept, scheme, model.checkpoint.quantized)
     if model.checkpoint.config.left_out:
         message = (
             "the file holds the text model alone: pictures and sound need a projector file beside it, which llmfit does not "
