@@ -19,7 +19,6 @@ from llmfit_core import (
     Slot,
     UnsupportedError,
 )
-from llmfit_core.resolve import rotated
 from llmfit_core.roles import PRE_NORM_DECODER
 from llmfit_qwen2 import (
     EXPERTS,
@@ -179,7 +178,7 @@ def derive(hparams: Mapping[str, Any]) -> dict[str, object]:
         "conv_rows": 2 * groups * hparams[SIZE] + inner,
         "nets": LINEAR in found,
         "equal_heads": hparams[SIZE] == hparams[VALUE_SIZE],
-        "rope.dimension_count": rotated({k: v for k, v in hparams.items() if k != "rope.dimension_count"}),
+        "rope.dimension_count": int(hparams["attention.key_length"] * (hparams.get("partial_rotary_factor") or 1.0)),
         "all_layers_mixed": all("mixed" in sparse_by_step(hparams, i) for i in range(layers))
         if hparams.get("expert_count")
         else None,
