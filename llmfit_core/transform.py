@@ -33,11 +33,13 @@ class PermuteRope:
         source: `[heads * D, K]`, or a bias `[heads * D]`.
         heads: How many heads the rows form.
         inverse: From pairs back to halves.
+        turned: How many rows of each head, from its first, rope turns; the others stay. 0 for all of them.
     """
 
     source: Tensor
     heads: int
     inverse: bool = False
+    turned: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,8 +55,9 @@ class PermuteRope:
         import numpy as np
 
         size = self.shape[0] // self.heads
-        order = np.arange(size).reshape(2, size // 2).T.reshape(-1)
-        return np.argsort(order) if self.inverse else order
+        turned = self.turned or size
+        order = np.arange(turned).reshape(2, turned // 2).T.reshape(-1)
+        return np.concatenate([np.argsort(order) if self.inverse else order, np.arange(turned, size)])
 
     def rows(self, start: int, stop: int) -> Array:
         """Reads the heads that the rows lie in."""

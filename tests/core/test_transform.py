@@ -63,6 +63,10 @@ CASES = {
 }
 CASES["permute"] = (PermuteRope(given(w := values(24, 5)), 3), hf_permute(w, 3))
 CASES["permute a bias"] = (PermuteRope(given(b := values(24)), 3), hf_permute(b, 3))
+CASES["permute half of each head"] = (
+    PermuteRope(given(w), 3, turned=4),
+    np.concatenate([part for head in w.reshape(3, 8, 5) for part in (hf_permute(head[:4], 1), head[4:])]),
+)
 
 T = values(2, 40, 3)
 CASES["every other row of experts"] = (ungroup(given(T), [1, 1], 1, 20), T[:, 1::2])
@@ -95,6 +99,8 @@ def test_permutation_undoes_itself() -> None:
     w = values(32, 3)
     there = PermuteRope(given(w), 4)
     np.testing.assert_array_equal(read(PermuteRope(there, 4, inverse=True)), w)
+    part = PermuteRope(given(w), 4, turned=2)
+    np.testing.assert_array_equal(read(PermuteRope(part, 4, inverse=True, turned=2)), w)
 
 
 def test_bfloat16_rounds_as_ml_dtypes_does() -> None:

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from llmfit_core.model import Key
+from llmfit_core.resolve import rotated
 from llmfit_core.roles import Role
 from llmfit_core.transform import Affine, Concat, PermuteRope, Reshape, Slice, Transpose
 
@@ -144,9 +145,10 @@ def _turns(have: str, want: str, hparams: Hparams) -> Callable[[Key, Tensor], Te
         if have == want or not heads:
             return tensor
         inverse = want == "halves"
-        if isinstance(tensor, PermuteRope) and tensor.inverse != inverse and tensor.heads == heads:
+        turned = rotated(hparams)
+        if isinstance(tensor, PermuteRope) and tensor == PermuteRope(tensor.source, int(heads), not inverse, turned):
             return tensor.source
-        return PermuteRope(tensor, int(heads), inverse)
+        return PermuteRope(tensor, int(heads), inverse, turned)
 
     return turn
 
