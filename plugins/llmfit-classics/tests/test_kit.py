@@ -1,27 +1,64 @@
-"""StableLM 2 12B, whose heads have norms of their own, against llmfit's conformance kit."""
+"""Each family against llmfit's conformance kit."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from llmfit_classics import STABLELM
+from llmfit_classics import (
+    BLOOM,
+    FALCON,
+    GPT2,
+    GPT_BIGCODE,
+    GPTNEOX,
+    NEMOTRON,
+    PHI,
+    STABLELM,
+    STARCODER2,
+    samples,
+)
 from llmfit_core.testing import ArchitectureTests
+
+SAMPLES = samples.SAMPLES["architectures"]
+
+
+class TestGpt2(ArchitectureTests):
+    architecture = GPT2
+    sample = SAMPLES["gpt2"]
+
+
+class TestGptBigCode(ArchitectureTests):
+    architecture = GPT_BIGCODE
+    sample = SAMPLES["gpt-bigcode"]
+
+
+class TestGptNeoX(ArchitectureTests):
+    architecture = GPTNEOX
+    sample = SAMPLES["gptneox"]
+
+
+class TestBloom(ArchitectureTests):
+    architecture = BLOOM
+    sample = SAMPLES["bloom"]
+
+
+class TestFalcon(ArchitectureTests):
+    architecture = FALCON
+    sample = SAMPLES["falcon"]
+
+
+class TestPhi(ArchitectureTests):
+    architecture = PHI
+    sample = SAMPLES["phi"]
 
 
 class TestStableLm(ArchitectureTests):
     architecture = STABLELM
-    config: ClassVar = {
-        "architectures": ["StableLmForCausalLM"],
-        "model_type": "stablelm",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "use_parallel_residual": True,
-        "qk_layernorm": True,
-    }
-    variations: ClassVar = {"in-turn": {"use_parallel_residual": False, "use_qkv_bias": True}}
-    refused: ClassVar = {"gelu": ({"hidden_act": "gelu"}, "graph-cannot")}
-    slow = frozenset({"in-turn"})
+    sample = SAMPLES["stablelm"]
+
+
+class TestStarcoder2(ArchitectureTests):
+    architecture = STARCODER2
+    sample = SAMPLES["starcoder2"]
+
+
+class TestNemotron(ArchitectureTests):
+    architecture = NEMOTRON
+    sample = SAMPLES["nemotron"]

@@ -26,6 +26,7 @@ FAMILIES: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
     "smollm3": ("SmolLM3ForCausalLM", "SmolLM3Config", "bpe:smaug-bpe", {"num_hidden_layers": 4}),
     "olmo": ("OlmoForCausalLM", "OlmoConfig", "bpe:olmo", {}),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", "bpe:dbrx", {}),
+    "olmo3": ("Olmo3ForCausalLM", "Olmo3Config", "bpe:dbrx", {"sliding_window": 16, "num_hidden_layers": 4}),
     "olmoe": (
         "OlmoeForCausalLM",
         "OlmoeConfig",

@@ -86,6 +86,7 @@ def rewritten(file: Path, out: Path, keys: Mapping[str, Any]) -> Path:
         pytest.param("olmo", {"clip_qkv": 1.0}, {"attention.clamp_kqv": None}, id="olmo-unclamped", marks=SLOW),
         pytest.param("smollm3", {"num_hidden_layers": 8}, {}, id="smollm3", marks=SLOW),
         pytest.param("glm4", {}, {}, id="glm4", marks=SLOW),
+        pytest.param("olmo3", {}, {"attention.sliding_window_pattern": None}, id="olmo3"),
     ],
 )
 def test_what_a_file_leaves_out_means_what_the_loader_takes(
@@ -110,7 +111,7 @@ def test_what_a_file_leaves_out_means_what_the_loader_takes(
 @pytest.mark.parametrize(
     ("family", "keys", "word"),
     [
-        pytest.param("olmo2", {"attention.sliding_window": 16}, "OLMo 3", id="olmo3"),
+        pytest.param("olmo2", {"attention.sliding_window": 16}, "rope_theta", id="olmo3-of-another-base"),
         pytest.param("olmo", {"attention.layer_norm_epsilon": 1e-3}, "layer_norm_epsilon", id="olmo-epsilon"),
         pytest.param("granite", {"rope.scaling.finetuned": False}, "rope", id="granite-no-rope"),
         pytest.param("glm4", {"rope.dimension_sections": [8, 8, 8, 0]}, "GLM-4V", id="glm4v"),

@@ -1,11 +1,11 @@
-"""Cohere 2, whose layers slide or see everything, against llmfit's conformance kit."""
+"""Cohere 2 and OLMo 3, whose layers slide or see everything, against llmfit's conformance kit."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from llmfit_core.testing import ArchitectureTests
-from llmfit_open import COHERE2
+from llmfit_open import COHERE2, OLMO3
 
 SIZES = {
     "hidden_size": 64,
@@ -40,3 +40,28 @@ class TestCohere2(ArchitectureTests):
         "odd-kind": ({"layer_types": ["chunked_attention"] * 4}, "config-value"),
     }
     slow = frozenset({"everything-slides"})
+
+
+class TestOlmo3(ArchitectureTests):
+    architecture = OLMO3
+    config: ClassVar = {
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        **SIZES,
+        "rope_parameters": {FULL: YARN, SLIDING: {"rope_type": "default", "rope_theta": 500000.0}},
+    }
+    variations: ClassVar = {
+        "odd-layers": {"layer_types": [FULL, SLIDING, FULL, SLIDING], "num_key_value_heads": 4, "rope_parameters": None},
+        "nothing-slides": {"layer_types": [FULL] * 4, "tie_word_embeddings": True},
+        "everything-slides": {"layer_types": [SLIDING] * 4},
+    }
+    refused: ClassVar = {
+        "gelu": ({"hidden_act": "gelu"}, "graph-cannot"),
+        "two-bases": ({"rope_parameters": {FULL: YARN, SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}}, "graph-cannot"),
+        "scaled-sliding": ({"rope_parameters": {FULL: YARN, SLIDING: YARN}}, "graph-cannot"),
+        "llama3": ({"rope_parameters": {FULL: {**LLAMA3, "rope_theta": 500000.0}, SLIDING: {"rope_type": "default", "rope_theta": 500000.0}}}, "graph-cannot"),
+        "no-window": ({"sliding_window": None}, "config-value"),
+        "whose-base": ({"rope_parameters": ..., "rope_theta": 10000.0}, "config-value"),
+        "biases": ({"attention_bias": True}, "graph-cannot"),
+    }
+    slow = frozenset({"nothing-slides", "everything-slides"})

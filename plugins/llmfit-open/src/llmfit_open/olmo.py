@@ -80,21 +80,6 @@ OLMO = Architecture(
 )
 
 
-def no_window(hparams: Mapping[str, Any]) -> dict[str, object]:
-    """Nothing; a GGUF file with a sliding window is an OLMo 3, which shares the graph.
-
-    Raises:
-        UnsupportedError: `gguf-variant`.
-    """
-    if hparams.get("attention.sliding_window"):
-        raise Unsupported(
-            "gguf-variant",
-            "the file says attention.sliding_window under the graph olmo2: it is an OLMo 3, which no table here describes",
-            "Take the model's original in Hugging Face's layout, or a plugin that knows OLMo 3.",
-        )
-    return {}
-
-
 OLMO2 = Architecture(
     name="olmo2",
     hf_classes=("Olmo2ForCausalLM",),
@@ -127,7 +112,6 @@ OLMO2 = Architecture(
         ),
     ),
     shapes={Role.ATTN_Q_NORM: (Q_WIDTH,), Role.ATTN_K_NORM: (K_WIDTH,)},
-    hparams=no_window,
     waived=RECOMPUTED,
 )
 
