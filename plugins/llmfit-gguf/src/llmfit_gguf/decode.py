@@ -122,13 +122,17 @@ def _find(file: GgufFile, name: str, architectures: Sequence[Architecture]) -> t
             return pair
     held = {k.split(".")[2] if k.startswith("blk.") else k.split(".")[0] for k in file.tensors}
 
-    def fit(pair: tuple[Architecture, Graph]) -> tuple[int, bool]:
+    known = {key for _, graph in candidates for key in graph.keys}
+    said = {k.removeprefix(f"{name}.") for k in file.kv} & known
+
+    def fit(pair: tuple[Architecture, Graph]) -> tuple[int, int, bool]:
         architecture, graph = pair
         merged = {r for name, roles in graph.merges.items() if name in held for r in roles}
         roles = {r for p in architecture.tensors for r in slot_roles(architecture.slot(p))}
         spelled = {graph.spelling.get(r, r) for r in roles}
         odd = len((held - set(FROM_KEYS) - spelled) - set(graph.merges)) + len(spelled - held - merged)
-        return -odd, architecture.name == name  # a graph is named after the family it was written for
+        # A graph is named after the family it was written for.
+        return -odd, -len(said - set(graph.keys)), architecture.name == name
 
     return max(candidates, key=fit)
 
