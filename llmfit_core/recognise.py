@@ -205,6 +205,6 @@ def _unknown(
     if homes:
         remedy = f"Install the plugin that knows it: pip install {homes[0]}"
     else:
-        remedy = "Install or write a plugin for it: see contrib/plugin-template and `llmfit plugins list`."
+        remedy = "Install a plugin for it (`llmfit plugins list` shows yours), or begin one: llmfit plugins new NAME"
     of = f" ({', '.join(also)})" if also else ""
     return UnsupportedError("unknown-architecture", f"{label}: no installed plugin knows {name}{of}{nearest}", remedy)

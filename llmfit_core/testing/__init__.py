@@ -76,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     from llmfit_core.testing import record
     from llmfit_core.testing.conformance import declared_overrides
 
-    lines = [f"{p.label}: mean KL {p.kl:.1e} over {p.positions} positions in {p.runtime}" for p in record.figures()]
+    lines = [f"{p.label}: {p.figure}" for p in record.figures()]
     lines += [f"{cls} overrides {name}: {why}" for cls, name, why in declared_overrides()]
     if lines:
         terminalreporter.section("llmfit conformance")

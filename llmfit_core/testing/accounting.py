@@ -11,6 +11,7 @@ from llmfit_core.naming import Patterns
 from llmfit_core.resolve import resolve
 from llmfit_core.tensors import Given
 from llmfit_core.testing.outcome import CheckFailed, NotRun, few, require
+from llmfit_core.testing.values import match_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 
 def check_claimed(bench: Bench, case: str) -> None:
     """Every tensor of the saved files is claimed or waived, exactly once, and nothing else is."""
-    saved = bench.built(case).tensors
     model = bench.model(case)
     counts = Counter([*model.ledger.claimed, *model.ledger.waived])
+    prefix = bench.architecture.base_prefix
+    saved = {n if n in counts else n.removeprefix(prefix) for n in bench.built(case).tensors}
     twice = [n for n, count in counts.items() if count > 1]
     require(not twice, f"claimed more than once: {few(twice)}")
-    require(set(counts) == set(saved), f"saved and not claimed, or the other way: {few(sorted(set(counts) ^ set(saved)))}")
+    require(set(counts) == saved, f"saved and not claimed, or the other way: {few(sorted(set(counts) ^ saved))}")
     require(len(model.refs) == len(model.ledger.claimed), "the model has other tensors than it claims")
 
 
@@ -48,7 +50,7 @@ def check_roles_are_met(bench: Bench, cases: tuple[str, ...], refused: tuple[str
             if case in refused:
                 continue
             raise
-        used |= {m.pattern for m in map(patterns.match, saved) if m is not None}
+        used |= {m.pattern for m in (match_of(architecture, patterns, n) for n in saved) if m is not None}
         roles = {role for p in used for role in _roles(architecture, p)}
         idle = [p for p in architecture.tensors if p not in used and not set(_roles(architecture, p)) <= roles]
         idle = [p for p in idle if not architecture.slot(p).optional]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llmfit_core.architecture import REQUIRED, Architecture, Reads
 from llmfit_core.errors import LlmfitError, PluginError
 from llmfit_core.plan import Recipe
-from llmfit_core.testing import accounting, exports, graph_keys, parity, wiring_proof, with_transformers
+from llmfit_core.testing import accounting, exports, graph_keys, parity, vectors, wiring_proof, with_transformers
 from llmfit_core.testing.bench import BASE, Bench, Sample
 from llmfit_core.testing.conformance import Conformance
 from llmfit_core.testing.imports import check_light
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = frozenset(
     {"architecture", "config", "variations", "refused", "bounded", "told", "fixture", "tokenizer", "seed", "slow",
-     "kl_bound", "reference", "saved_tensors", "optional_keys"}
+     "kl_bound", "reference", "saved_tensors", "optional_keys", "uncomputed"}
 )  # fmt: skip
 
 
@@ -46,6 +46,7 @@ class ArchitectureTests(Conformance, kit=True):
         slow: Cases that are marked `slow`.
         kl_bound: Mean divergence that counts as the same. Above 1e-5 it has to be in `overrides`.
         optional_keys: Keys of graphs that need have no value in any case.
+        uncomputed: Where no graph computes the family: the code with which every format that goes by graphs refuses it.
     """
 
     settings: ClassVar[frozenset[str]] = _SETTINGS
@@ -63,6 +64,7 @@ class ArchitectureTests(Conformance, kit=True):
     slow: ClassVar[frozenset[str]] = frozenset()
     kl_bound: ClassVar[float] = parity.BOUND
     optional_keys: ClassVar[frozenset[str]] = frozenset()
+    uncomputed: ClassVar[str] = ""
     reference: ClassVar[Any] = None
     """For a family that transformers lacks: `(folder, ids) -> log-probabilities [len(ids), vocabulary]` by its own formulas."""
     saved_tensors: ClassVar[Any] = None
@@ -231,7 +233,7 @@ class ArchitectureTests(Conformance, kit=True):
         """What cannot be right is refused at plan time, with the code that the author states."""
         changes, code = self.refused[refusal]
         bench = self.bench()
-        for exporter in parity.graph_exporters(bench):
+        for exporter in exports.exporters(bench)[:1] if self.uncomputed else parity.graph_exporters(bench):
             said = _refusal_of(bench, refusal, changes, exporter.name)
             if said != code:  # the tensors are perhaps others too
                 said = _refusal_of(bench, refusal, None, exporter.name)
@@ -240,10 +242,13 @@ class ArchitectureTests(Conformance, kit=True):
     # Computation
 
     def test_the_runtime_computes_the_same(self, case: str) -> None:
-        """In float32: mean divergence under 1e-5, the same most likely tokens, beyond every window."""
+        """In float32: mean divergence under 1e-5, the same most likely tokens, beyond every window; or the same vectors."""
         bench = self.bench()
         for exporter in parity.graph_exporters(bench):
-            parity.compare(bench, case, exporter, self.kl_bound)
+            if bench.gives_vectors:
+                vectors.compare(bench, case, exporter)
+            else:
+                parity.compare(bench, case, exporter, self.kl_bound)
 
     def test_token_ids_are_equal(self) -> None:
         """The artifact's tokenizer gives the ids of the source's."""
@@ -278,6 +283,7 @@ def _sample(cls: type[ArchitectureTests]) -> Sample:
         saved=function("saved_tensors"),
         reference=function("reference"),
         seed=cls.seed,
+        uncomputed=cls.uncomputed,
     )
 
 

@@ -48,6 +48,7 @@ class Sample:
     saved: Saved | None = None
     reference: Reference | None = None
     seed: int = 7
+    uncomputed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,13 @@ class Built:
         folder: As Hugging Face lays it out.
         origin: Where its names and shapes come from: `transformers VERSION`, the author, or the fixture's file.
         start: What is saved, with the values that training starts from.
+        waived: Names that its folder may lack.
     """
 
     folder: Path
     origin: str
     start: Mapping[str, NDArray[Any]]
+    waived: Sequence[str] = ()
 
     @cached_property
     def config(self) -> dict[str, object]:
@@ -80,7 +83,7 @@ class Built:
         """In transformers."""
         from llmfit_core.testing.with_transformers import Network
 
-        return Network(self.folder)
+        return Network(self.folder, waived=self.waived)
 
 
 class Bench:
@@ -105,6 +108,16 @@ class Bench:
         from llmfit_core.plugins import load_plugins
 
         return load_plugins()
+
+    @property
+    def gives_vectors(self) -> bool:
+        """What its graphs compute is a vector for each token: every token sees every other, and none is foretold."""
+        return any(g.constants.get("attention.causal") is False for g in self.architecture.graphs)
+
+    @property
+    def ranks(self) -> bool:
+        """Its graphs make scores of the vectors, for which no text is embedded."""
+        return self.gives_vectors and any("classifier.output_labels" in g.keys for g in self.architecture.graphs)
 
     def close(self) -> None:
         """Remove what was built."""
@@ -182,7 +195,8 @@ class Bench:
         tied = not _has_head(self.architecture, start)
         self._write(folder, fill(self.architecture, start, tied=tied, seed=self.sample.seed))
         self._calibrate(folder, start, tied)
-        return Built(folder=folder, origin=origin, start=start)
+        waived = tuple(self.architecture.waived) if self.gives_vectors else ()
+        return Built(folder=folder, origin=origin, start=start, waived=waived)
 
     def _from_fixture(self, case: str, folder: Path) -> tuple[str, dict[str, NDArray[Any]]]:
         from llmfit_core.testing import with_transformers
@@ -217,6 +231,8 @@ class Bench:
         """Give the logits their spread, by whatever can compute them here; by nothing where nothing can."""
         from llmfit_core.testing import with_transformers
 
+        if self.gives_vectors:
+            return  # their size is the last norm's
         tensors = read_folder(folder)
         if self.sample.reference is not None:
             rows = self.sample.reference(folder, list(PROBE_IDS))

@@ -12,6 +12,7 @@ from llmfit_core.plugin_record import normalized
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST = 40
+_OLD = re.compile(r"llmfit-acme|ACME|Acme|acme")
 _TEXT = (".md", ".py", ".toml", ".json", ".txt")
 _LEFT_OUT = ("__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache", "dist", "build")
 
@@ -46,7 +47,6 @@ def new_plugin(name: str, directory: Path | None = None, taken: Collection[str] 
         OutputError: `output-exists`, `not-writable`.
     """
     name = name.removeprefix("llmfit-")
-    module = f"llmfit_{name.replace('-', '_')}"
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(name):
         raise UnsupportedError(
             "bad-plugin-name",
@@ -66,15 +66,8 @@ def new_plugin(name: str, directory: Path | None = None, taken: Collection[str] 
     if target.exists() or target.is_symlink():
         raise OutputError("output-exists", f"{target} is already there", "Choose another name or another --directory.")
     camel = "".join(part.capitalize() for part in name.split("-"))
-    words = (
-        ("llmfit_acme", module),
-        ("llmfit-acme", f"llmfit-{name}"),
-        ("AcmeForCausalLM", f"{camel}ForCausalLM"),
-        ("TestAcme", f"Test{camel}"),
-        ("ACME", name.replace("-", "_").upper()),
-        ("Acme", camel),
-        ("acme", name.replace("-", "_") if "-" in name else name),
-    )
+    plain = name.replace("-", "_")
+    words = {"llmfit-acme": f"llmfit-{name}", "ACME": plain.upper(), "Acme": camel, "acme": plain}
     written = []
     try:
         for path in sorted(source.rglob("*")):
@@ -83,12 +76,11 @@ def new_plugin(name: str, directory: Path | None = None, taken: Collection[str] 
                 continue
             if path.suffix not in _TEXT:
                 continue
-            out = target / relative.with_name(relative.name.replace("llmfit_acme", module).replace("acme", name.replace("-", "_")))
+            out = target / relative.with_name(relative.name.replace("acme", plain))
             out.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_text(encoding="utf-8")
-            for old, new in words:
-                text = text.replace(old, new)
-            out.write_text(text, encoding="utf-8")
+            # In one pass: the new name may hold the old one.
+            out.write_text(_OLD.sub(lambda found: words[found[0]], text), encoding="utf-8")
             written.append(out)
     except OSError as error:
         raise OutputError("not-writable", f"{target}: {error.strerror}", "Choose another --directory.") from error

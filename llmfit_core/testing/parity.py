@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmfit_core.runtime import LaunchOptions
 from llmfit_core.testing import record, with_transformers
@@ -27,6 +27,9 @@ BOUND = 1e-5
 POSITIONS = 24
 LONGEST = 160
 """Tokens of the longest prompt of a tiny model; a window has to be smaller to be seen."""
+ROUNDED = 256
+"""Engines round the context that they are launched with up to multiples of this: the least original context of longrope of
+which both sides can be seen."""
 TEXTS = (
     "Hello world",
     "the king and the other thing in there",
@@ -66,6 +69,8 @@ def graph_exporters(bench: Bench) -> tuple[Exporter, ...]:
     formats = {g.format for g in bench.architecture.graphs}
     if not formats:
         raise NotRun(f"{bench.architecture.name} names no graph")
+    if bench.sample.uncomputed:
+        raise NotRun(f"no graph computes {bench.architecture.name}: it is refused as {bench.sample.uncomputed}")
     found = tuple(p.value for p in bench.registry.exporters() if p.value.name in formats)
     if not found:
         raise NotRun(f"no exporter for {few(sorted(formats))} is installed: pip install llmfit-gguf")
@@ -77,14 +82,14 @@ def exact_scheme(exporter: Exporter) -> str | None:
     return next((s.name for s in exporter.schemes if s.name == "f32" or s.bits == 32), None)
 
 
-def scorer(bench: Bench, exporter: Exporter, plan: Plan) -> Scorer:
-    """An installed runtime that scores this plan's graph.
+def scorer(bench: Bench, exporter: Exporter, plan: Plan, of: Literal["score", "embed"] = "score") -> Scorer:
+    """An installed runtime that scores this plan's graph, or embeds.
 
     Raises:
         NotRun: There is none, and why.
     """
     why = []
-    for provided in _scoring(bench, exporter.name):
+    for provided in _able(bench, exporter.name, of):
         runtime = provided.value
         available, said = _probed(runtime)
         if not available:
@@ -95,15 +100,28 @@ def scorer(bench: Bench, exporter: Exporter, plan: Plan) -> Scorer:
             why.append(f"{runtime.name} {said} has no graph {plan.graph}")
             continue
         return Scorer(runtime=runtime, version=said)
-    raise NotRun("; ".join(why) or f"no runtime that scores {exporter.name} is installed: pip install llmfit-llamacpp")
+    raise NotRun("; ".join(why) or f"no runtime that {of}s {exporter.name} is installed: pip install llmfit-llamacpp")
 
 
-def _scoring(bench: Bench, format: str) -> Iterator[Provided[Runtime]]:
-    return (p for p in bench.registry.runtimes() if format in p.value.formats and p.value.score is not None)
+def _able(bench: Bench, format: str, of: str) -> Iterator[Provided[Runtime]]:
+    return (p for p in bench.registry.runtimes() if format in p.value.formats and getattr(p.value, of) is not None)
 
 
-def prefixes(model: Model, plan: Plan) -> tuple[range, int]:
-    """The lengths of prefixes to compare, and the context to score with.
+def reach(model: Model) -> int:
+    """The largest window that is smaller than the context; a few tokens where there is none.
+
+    Raises:
+        CheckFailed: It is too large for any tiny prompt to leave it.
+    """
+    context = model.integer("context_length") or LONGEST
+    windows = [model.integer(k) for k in model.hparams if k.endswith(("sliding_window", "chunk_size"))]
+    found = max([w for w in windows if 0 < w < context], default=8)
+    require(found + POSITIONS <= LONGEST, _too_large("the window", found, LONGEST))
+    return found
+
+
+def prefixes(model: Model, plan: Plan) -> tuple[tuple[range, int], ...]:
+    """The lengths of prefixes to compare, and the context to score them with; of longrope one for each side.
 
     They go beyond every window and original context that is smaller than the context; where the plan states up to where
     the artifact is exact, they stay within.
@@ -112,27 +130,26 @@ def prefixes(model: Model, plan: Plan) -> tuple[range, int]:
         CheckFailed: A window of the tiny config is too large for any tiny prompt to leave it.
     """
     context = model.integer("context_length") or LONGEST
-    windows = [model.integer(k) for k in model.hparams if k.endswith(("sliding_window", "chunk_size"))]
-    reach = max([w for w in windows if 0 < w < context], default=8)
     rope = model.rope
     if rope.type == "longrope" and rope.original_context < context:
         # Which factors the graph takes depends on the context it is launched with.
-        reach = max(reach, rope.original_context)
-        require(reach + POSITIONS <= LONGEST, _too_large("original_max_position_embeddings", reach))
-        return range(reach + 1, reach + 1 + POSITIONS), max(256, min(context, 512))
+        original = rope.original_context
+        require(original <= ROUNDED, _too_large("original_max_position_embeddings", original, ROUNDED + 1))
+        start = max(reach(model), original) + 1
+        beyond = range(start, min(start + POSITIONS, context)), max(ROUNDED, min(context, 2 * ROUNDED))
+        stop = min(reach(model) + 1 + POSITIONS, original)
+        within = range(max(1, stop - POSITIONS), stop), original
+        return (beyond, within) if original == ROUNDED else (beyond,)
     exact = plan.exact_context
     if exact is not None:
         stop = min(exact, LONGEST)
-        return range(max(1, stop - POSITIONS), stop), max(256, LONGEST)
-    require(reach + POSITIONS <= LONGEST, _too_large("the window", reach))
-    stop = min(reach + 1 + POSITIONS, context)
-    return range(max(1, stop - POSITIONS), stop), max(256, LONGEST)
+        return ((range(max(1, stop - POSITIONS), stop), max(ROUNDED, LONGEST)),)
+    stop = min(reach(model) + 1 + POSITIONS, context)
+    return ((range(max(1, stop - POSITIONS), stop), max(ROUNDED, LONGEST)),)
 
 
-def _too_large(what: str, reach: int) -> str:
-    return (
-        f"{what} of this config is {reach}, which no prompt of a tiny model leaves; choose one under {LONGEST - POSITIONS}"
-    )
+def _too_large(what: str, found: int, under: int) -> str:
+    return f"{what} of this config is {found}, which no prompt of a tiny model leaves; choose one under {under - POSITIONS * (under == LONGEST)}"
 
 
 def reference_rows(bench: Bench, case: str, ids: list[int], lengths: range) -> tuple[NDArray[Any], str]:
@@ -169,29 +186,36 @@ def compare(bench: Bench, case: str, exporter: Exporter, bound: float) -> record
     path, plan = bench.artifact(case, exporter, scheme)
     found = scorer(bench, exporter, plan)
     model = bench.model(case)
-    lengths, context = prefixes(model, plan)
-    ids = [int(i) for i in np.random.default_rng(bench.sample.seed).integers(0, _ordinary(bench), max(lengths))]
-    ours, by = reference_rows(bench, case, ids, lengths)
     if found.runtime.score is None:
         raise NotRun(f"{found.runtime.name} does not score")
-    answer = found.runtime.score(path, ids, LaunchOptions(context=context, threads=2))
-    theirs = np.array([answer[n - 1] for n in lengths], dtype=np.float64)
+    sides = prefixes(model, plan)
+    longest = max(max(lengths) for lengths, _ in sides)
+    ids = [int(i) for i in np.random.default_rng(bench.sample.seed).integers(0, ordinary(bench), longest)]
+    references, answers = [], []
+    for lengths, context in sides:
+        rows, by = reference_rows(bench, case, ids[: max(lengths)], lengths)
+        references.append(rows)
+        answer = found.runtime.score(path, ids[: max(lengths)], LaunchOptions(context=context, threads=2))
+        answers += [answer[n - 1] for n in lengths]
+    ours, theirs = np.concatenate(references), np.array(answers, dtype=np.float64)
     require(ours.shape == theirs.shape, f"{found.runtime.name} gave {theirs.shape}, the reference {ours.shape}")
     require(np.isfinite(ours).all(), "the reference computes NaNs")
     divergence = (np.exp(ours) * (ours - theirs)).sum(-1)
     clear = np.sort(ours, axis=-1)[:, -1] - np.sort(ours, axis=-1)[:, -2] > 1e-3
     same = (ours.argmax(-1) == theirs.argmax(-1)) | ~clear
+    mean = abs(float(divergence.mean()))
     figure = record.Parity(
         architecture=bench.architecture.name,
         plugin=bench.registry.architecture(bench.architecture.name).plugin.distribution,
         hf_class=str(model.checkpoint.config.architectures[0] if model.checkpoint.config.architectures else ""),
         variation=case,
-        kl=abs(float(divergence.mean())),
+        kl=mean,
         max_kl=float(np.abs(divergence).max()),
         max_difference=float(np.abs(ours - theirs)[ours > np.log(1e-6)].max()),
+        of="logits",
         top1=float(same.mean()),
-        positions=len(lengths),
-        longest=max(lengths),
+        positions=len(ours),
+        longest=longest,
         exact_context=plan.exact_context,
         graph=plan.graph,
         runtime=found.runtime.name,
@@ -199,17 +223,17 @@ def compare(bench: Bench, case: str, exporter: Exporter, bound: float) -> record
         reference=by,
     )
     record.add(figure)
-    if not figure.kl < bound:
+    if not mean < bound:
         raise CheckFailed(
-            f"{found.runtime.name}'s graph {plan.graph} computes something else than {by}: mean KL {figure.kl:.2e} over "
-            f"{len(lengths)} positions up to {max(lengths)} tokens, where {bound:.0e} is the bound. First suspects: rope_rows, "
+            f"{found.runtime.name}'s graph {plan.graph} computes something else than {by}: mean KL {mean:.2e} over "
+            f"{len(ours)} positions up to {longest} tokens, where {bound:.0e} is the bound. First suspects: rope_rows, "
             "a norm's shift, a key missing in the graph's keys, a fix that is not stated"
         )
     require(same.all(), f"{found.runtime.name} and {by} differ in the most likely token at {int((~same).sum())} positions")
     return figure
 
 
-def _ordinary(bench: Bench) -> int:
+def ordinary(bench: Bench) -> int:
     """Ids below this are tokens like any other."""
     from llmfit_core.testing.tokenizer_files import END_ID
 
@@ -225,7 +249,7 @@ def compare_tokens(bench: Bench, case: str, exporter: Exporter) -> int:
     from tokenizers import Tokenizer
 
     path, plan = bench.artifact(case, exporter, exact_scheme(exporter) or exporter.schemes[0].name)
-    runtime = scorer(bench, exporter, plan).runtime
+    runtime = scorer(bench, exporter, plan, "embed" if bench.gives_vectors else "score").runtime
     if runtime.tokenize is None:
         raise NotRun(f"{runtime.name} does not tokenize")
     files = bench.built(case).folder / "tokenizer.json"

@@ -183,7 +183,7 @@ def run_class(tests: type[Conformance], noun: str, name: str) -> Iterator[Row]:
             before = len(records.figures())
             result, reason = _run(lambda method=method, arguments=arguments: getattr(tests(), method)(**arguments))  # type: ignore[misc]
             figures = records.figures()[before:]
-            figure = "; ".join(f"mean KL {p.kl:.1e}, largest {p.max_kl:.1e}, {p.positions} positions in {p.runtime}" for p in figures)
+            figure = "; ".join(p.figure for p in figures)
             words = method.removeprefix("test_").replace("_", " ")
             yield Row(kind=noun, name=name, check=words, subject=value, result=result, reason=reason, figure=figure)
     finally:

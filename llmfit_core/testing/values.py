@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from llmfit_core.architecture import Architecture, Slot
+    from llmfit_core.naming import Match
 
     Array = NDArray[Any]
 
@@ -22,9 +23,14 @@ SPREAD = 3.0
 """Standard deviation of the logits: a few tokens take most of the probability, and none takes all."""
 
 
+def match_of(architecture: Architecture, patterns: Patterns, name: str) -> Match | None:
+    """The pattern that a stored name meets, as it is or without the prefix that a class with a head saves its base under."""
+    return patterns.match(name) or patterns.match(name.removeprefix(architecture.base_prefix))
+
+
 def slot_of(architecture: Architecture, patterns: Patterns, name: str) -> Slot | None:
     """The table's entry for a stored tensor, if it has one."""
-    match = patterns.match(name)
+    match = match_of(architecture, patterns, name)
     return None if match is None or match.pattern not in architecture.tensors else architecture.slot(match.pattern)
 
 
@@ -67,7 +73,7 @@ def fill(
                 continue
             constant = float(start.flat[0]) if array.size and not np.ptp(start) else 0.0
             value = constant + noise * (0.15 if constant else 0.2)
-            value = np.round(value * 256) / 256
+            value = np.round(value * 256) / 256 + 0.0  # no noughts below zero: one added and taken off makes them plain
         elif role in (Role.POSITION_EMBED, Role.TOKEN_TYPES):
             value = noise * 0.5
         else:
@@ -90,7 +96,7 @@ def louder(architecture: Architecture, tensors: Mapping[str, Array], factor: flo
         slot, array = slots[name], tensors[name]
         shift = slot.shift if slot is not None and not name.endswith("bias") else 0.0
         value = (array.astype(np.float64) + shift) * factor - shift
-        out[name] = rounded(value if heads else np.round(value * 256) / 256, array)
+        out[name] = rounded(value if heads else np.round(value * 256) / 256 + 0.0, array)
     return out
 
 

@@ -136,6 +136,9 @@ def _logits(bench: Bench, folder: Path) -> NDArray[Any]:
     ids = list(range(12, 60))
     if bench.sample.reference is not None:
         rows = np.asarray(bench.sample.reference(folder, ids), dtype=np.float64)
+    elif bench.gives_vectors:
+        vectors: NDArray[Any] = with_transformers.Network(folder, waived=tuple(bench.architecture.waived)).vectors(ids)
+        return vectors
     else:
         rows = with_transformers.Network(folder).log_probabilities(ids, range(1, len(ids) + 1))
     centred: NDArray[Any] = rows - rows.mean(-1, keepdims=True)

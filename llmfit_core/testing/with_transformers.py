@@ -111,9 +111,14 @@ def save_start(config: Mapping[str, object], folder: Path) -> None:
 
 
 class Network:
-    """A model folder, loaded by transformers in float32 with eager attention."""
+    """A model folder, loaded by transformers in float32 with eager attention.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: The model.
+        waived: Patterns of names that it may lack, under any prefix: of heads and poolers that nothing here looks at.
+    """
+
+    def __init__(self, folder: Path, waived: Sequence[str] = ()) -> None:
         import torch
 
         with judge() as transformers:
@@ -122,6 +127,7 @@ class Network:
             self.net, said = cls.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
             )
+            said = {**said, "missing_keys": [k for k in said["missing_keys"] if not _among(str(k), waived)]}
             odd = {k: sorted(map(str, said[k])) for k in ("missing_keys", "unexpected_keys", "mismatched_keys") if said.get(k)}
             require(not odd, f"transformers does not find in the folder what {name} consists of: {odd}")
             self.net.eval()
@@ -145,6 +151,14 @@ class Network:
             found: NDArray[Any] = torch.stack(rows).double().log_softmax(-1).numpy()
             return found
 
+    def vectors(self, ids: Sequence[int]) -> NDArray[Any]:
+        """What the last layer gives for each token: `[len(ids), width]`."""
+        import torch
+
+        with judge(), torch.inference_mode():
+            rows: NDArray[Any] = self.net.base_model(torch.tensor([list(ids)])).last_hidden_state[0].double().numpy()
+            return rows
+
     def embedding_factor(self, ids: Sequence[int]) -> float:
         """What the model multiplies embeddings by, measured."""
         import torch
@@ -153,6 +167,11 @@ class Network:
             first = self.net(torch.tensor([list(ids)]), output_hidden_states=True).hidden_states[0]
             stored = self.net.get_input_embeddings().weight[torch.tensor(list(ids))]
             return float(first.std() / stored.std())
+
+
+def _among(name: str, waived: Sequence[str]) -> bool:
+    stem = name.rpartition(".")[0]
+    return any(f".{n}".endswith(f".{w}") for w in waived for n in (name, stem))
 
 
 def _name(config: Mapping[str, object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,8 +133,27 @@ def test_bounds_have_to_be_those_that_are_stated(kit: Kit) -> None:
 def test_a_window_that_no_prompt_leaves_is_an_error() -> None:
     from llmfit_core.testing import parity
 
-    with pytest.raises(CheckFailed, match="choose one under"):
-        parity.require(parity.LONGEST < parity.LONGEST, parity._too_large("the window", 4096))
+    hparams = {"context_length": 8192, "attention.sliding_window": 4096}
+    model: Any = SimpleNamespace(hparams=hparams, integer=hparams.__getitem__)
+    with pytest.raises(CheckFailed, match=r"the window of this config is 4096.*choose one under 136"):
+        parity.reach(model)
+
+
+@pytest.mark.parametrize(
+    ("original", "sides"),
+    [(256, [(range(257, 281), 512), (range(9, 33), 256)]), (64, [(range(65, 89), 512)])],
+)
+def test_longrope_is_compared_on_both_sides_where_an_engine_can_be_launched_with_either(
+    original: int, sides: list[tuple[range, int]]
+) -> None:
+    from llmfit_core.testing import parity
+
+    hparams = {"context_length": 1024}
+    model: Any = SimpleNamespace(
+        hparams=hparams, integer=hparams.__getitem__, rope=SimpleNamespace(type="longrope", original_context=original)
+    )
+    plan: Any = SimpleNamespace(exact_context=None)
+    assert list(parity.prefixes(model, plan)) == sides
 
 
 def test_without_anything_to_build_from_it_is_not_run(kit: Kit) -> None:

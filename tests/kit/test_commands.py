@@ -64,6 +64,17 @@ def test_nothing_of_the_template_s_name_is_left(author: tuple[Path, Path]) -> No
     assert {p.name for p in folder.iterdir()} == {"README.md", "llmfit_my_river.py", "llmfit_my_river_samples.py", "pyproject.toml", "tests"}
 
 
+def test_a_name_may_hold_the_template_s(tmp_path: Path) -> None:
+    from llmfit_core.testing.new_plugin import new_plugin
+
+    folder, files = new_plugin("my-acme", tmp_path)
+    assert sorted(p.name for p in files) == ["README.md", "llmfit_my_acme.py", "llmfit_my_acme_samples.py", "pyproject.toml", "test_my_acme.py"]
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["name"] == "llmfit-my-acme"
+    assert project["project"]["entry-points"]["llmfit"] == {"my_acme": "llmfit_my_acme"}
+    assert "class TestMyAcme(" in (folder / "tests" / "test_my_acme.py").read_text(encoding="utf-8")
+
+
 def test_a_fresh_copy_passes_its_check(author: tuple[Path, Path]) -> None:
     pytest.importorskip("xllamacpp", reason="the runtime that scores")
     _, site = author
