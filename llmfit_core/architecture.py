@@ -209,6 +209,8 @@ class Graph:
         per_head: Roles whose matrix the graph wants head by head.
         forms: Roles whose tensor the graph wants otherwise; before merging.
         bare: Roles whose tensor has no `.weight` behind its name.
+        by_layer: Keys with a number for each layer, 0 in those that have none of it (`values` makes them). Read back, the
+            hparam is that number, and the one of the same name with `_by_layer` behind it has each layer's.
         values: `(hparams) -> hparams` that the loader expects to differ from the model's own.
         assumes: `(keys of a file) -> hparams` that its loader takes where the file has no key for them; among the keys
             is `ROLES`, the set of names that the file's tensors have, for what those tell.
@@ -239,6 +241,7 @@ class Graph:
     per_head: Mapping[str, PerHead] = field(default_factory=dict)
     forms: Mapping[str, Form] = field(default_factory=dict)
     bare: frozenset[str] = frozenset()
+    by_layer: frozenset[str] = frozenset()
     values: Callable[[Hparams], Hparams] | None = None
     assumes: Callable[[Hparams], Hparams] | None = None
     scales: Callable[[Hparams], Mapping[str, float]] | None = None

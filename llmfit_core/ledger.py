@@ -226,7 +226,7 @@ class Book:
                 "Else convert the model's 16-bit original.",
             )
         dims = self._dims(role)
-        axes = len(dims) - (ref.expert is not None) if ref.part == "weight" else max(1, len(dims) - 1)
+        axes = len(dims) - (ref.expert is not None) if ref.part == "weight" else max(1, len(self._of_bias(role)))
         axes += claim.slot.ones
         if (dims and len(ref.shape) != axes) or any(n != 1 for n in ref.shape[: claim.slot.ones]):
             raise SourceError(
@@ -301,6 +301,14 @@ class Book:
         dims = self.architecture.shape_of(role)
         return () if dims is None else tuple(self._dim(d) for d in dims)
 
+    def _of_bias(self, role: str) -> tuple[int, ...]:
+        """The shape of the bias: the last axis left out, and that of a convolution `[out, 1, kernel]` with one input."""
+        dims = self._dims(role)
+        if len(dims) < 2:
+            return dims
+        stated = self.architecture.shape_of(role) or ()
+        return dims[:-2] if len(dims) > 2 and stated[-2] == 1 else dims[:-1]
+
     def _dim(self, dim: Dim) -> int:
         if isinstance(dim, tuple):
             return math.prod(self._dim(d) for d in dim)
@@ -312,7 +320,7 @@ class Book:
         dims = self._dims(key.role)
         if not dims:
             return tensor
-        wanted = dims if key.part == "weight" else ((*dims[:-2], dims[-2]) if len(dims) > 1 else dims)
+        wanted = dims if key.part == "weight" else self._of_bias(key.role)
         if tensor.shape != wanted:
             stated = self.architecture.shape_of(key.role) or ()
             words = {d for dim in stated for d in (dim if isinstance(dim, tuple) else (dim,)) if isinstance(d, str)}

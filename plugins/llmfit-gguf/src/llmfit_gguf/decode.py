@@ -22,7 +22,7 @@ from llmfit_core.roles import Role
 from llmfit_core.tensors import Given, TensorRef, element_count
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
 from llmfit_core.transform import Affine, Concat, Reshape, Slice, regroup, transpose
-from llmfit_gguf.key_checks import check_keys
+from llmfit_gguf.key_checks import check_keys, layers_apart
 from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.metadata import BARE
 from llmfit_gguf.rope_back import rope_config, shortest
@@ -117,22 +117,22 @@ def _find(file: GgufFile, name: str, architectures: Sequence[Architecture]) -> t
             "Install the plugin that knows it: see `llmfit plugins list`.",
         )
     own = file.kv.get(ARCHITECTURE)
-    for pair in candidates:
-        if own is not None and pair[0].name == own.value:
-            return pair
+    candidates = [p for p in candidates if own is not None and p[0].name == own.value] or candidates
     held = {k.split(".")[2] if k.startswith("blk.") else k.split(".")[0] for k in file.tensors}
 
-    known = {key for _, graph in candidates for key in graph.keys}
-    said = {k.removeprefix(f"{name}.") for k in file.kv} & known
+    read = {key for _, graph in candidates for key in graph.keys}
+    said = {k.removeprefix(f"{name}.") for k in file.kv} & read
 
-    def fit(pair: tuple[Architecture, Graph]) -> tuple[int, int, bool]:
+    def fit(pair: tuple[Architecture, Graph]) -> tuple[int, int, int, bool]:
         architecture, graph = pair
         merged = {r for name, roles in graph.merges.items() if name in held for r in roles}
         roles = {r for p in architecture.tensors for r in slot_roles(architecture.slot(p))}
         spelled = {graph.spelling.get(r, r) for r in roles}
         odd = len((held - set(FROM_KEYS) - spelled) - set(graph.merges)) + len(spelled - held - merged)
+        stated = {k: file.kv[f"{name}.{k}"].value for k in graph.constants if f"{name}.{k}" in file.kv}
+        against = sum(value != graph.constants[k] for k, value in stated.items())
         # A graph is named after the family it was written for.
-        return -odd, -len(said - set(graph.keys)), architecture.name == name
+        return -against, -odd, -len(said - set(graph.keys)), architecture.name == name
 
     return max(candidates, key=fit)
 
@@ -144,16 +144,18 @@ def _hparams(file: GgufFile, architecture: Architecture, graph: Graph) -> dict[s
         if key.startswith(prefix):
             value = kv.value
             if not isinstance(value, (int, float, str, bool)):
-                value = list(value)
+                value = value.tolist() if hasattr(value, "tolist") else list(value)
             hparams[key.removeprefix(prefix)] = value
     for key in graph.keys:
         if key.startswith(BARE) and key in file.kv:
             hparams[key] = file.kv[key].value
+    hparams |= layers_apart(hparams, graph.by_layer)
     check_keys(file, prefix, hparams)
     heads = hparams["attention.head_count"]
-    hparams.setdefault("attention.head_count_kv", heads)
-    hparams.setdefault("attention.key_length", hparams["embedding_length"] // heads)
-    hparams.setdefault("attention.value_length", hparams["attention.key_length"])
+    if heads:
+        hparams.setdefault("attention.head_count_kv", heads)
+        hparams.setdefault("attention.key_length", hparams["embedding_length"] // heads)
+        hparams.setdefault("attention.value_length", hparams["attention.key_length"])
     hparams.setdefault("rope.freq_base", 10000.0)
     embed = file.tensors.get("token_embd.weight")
     if embed is not None:

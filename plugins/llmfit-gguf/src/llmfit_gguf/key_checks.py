@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmfit_core.errors import SourceError, UnsupportedError
+from llmfit_gguf.layout import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,22 @@ _LAYERS = 9999
 _DAMAGED = "The file is damaged or of another make; fetch it again."
 
 
+def layers_apart(hparams: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Of keys with a number for each layer, the one number that is not 0, and each layer's under KEY_by_layer.
+
+    Lists of several numbers, or of no length that fits, stay as they are.
+    """
+    out: dict[str, Any] = {}
+    for key in keys:
+        value = hparams.get(key)
+        if isinstance(value, list) and len(value) == hparams.get("block_count"):
+            numbers = {n for n in value if n}
+            if len(numbers) <= 1:
+                out[key] = next(iter(numbers), 0)
+                out[f"{key}_by_layer"] = tuple(value)
+    return out
+
+
 def check_keys(file: GgufFile, prefix: str, hparams: Mapping[str, Any]) -> None:
     """Refuse counts, bases and epsilons that no model has, and those that contradict each other or the tensors.
 
@@ -54,7 +71,7 @@ def check_keys(file: GgufFile, prefix: str, hparams: Mapping[str, Any]) -> None:
             raise SourceError("gguf-key-missing", f"{where} lacks the key {prefix}{key}", "The file is incomplete.")
     for key in (*_COUNTS, "feed_forward_length"):
         if key in hparams:
-            least = int(key != "feed_forward_length" or not hparams.get("expert_count"))
+            least = int(not _is_absent(file, key, hparams))
             _count(where, prefix + key, hparams[key], least, _LAYERS if key == "block_count" else _LARGEST)
     for key, bound in _ABOVE.items():
         value = hparams.get(key, bound + 1)
@@ -66,6 +83,17 @@ def check_keys(file: GgufFile, prefix: str, hparams: Mapping[str, Any]) -> None:
                 raise _wrong(where, f"{prefix}{key} is {one}, not a finite number")
     _together(where, prefix, hparams)
     _tensors(file, prefix, hparams)
+
+
+def _is_absent(file: GgufFile, key: str, hparams: Mapping[str, Any]) -> bool:
+    """Whether a model may have 0 of it: no heads without attention, no width of dense layers that it has not."""
+    part = {"feed_forward_length": "ffn_", "attention.head_count": "attn_", "attention.head_count_kv": "attn_"}.get(key)
+    if part is None:
+        return False
+    if key == "feed_forward_length" and hparams.get("expert_count"):
+        return True
+    roles = (key.role for key in map(parse, file.tensors) if key is not None and key.layer is not None)
+    return not any(role.startswith(part) and "norm" not in role for role in roles)
 
 
 def _count(where: object, key: str, value: object, least: int, largest: int) -> None:
@@ -82,6 +110,8 @@ def _count(where: object, key: str, value: object, least: int, largest: int) -> 
 def _together(where: object, prefix: str, hparams: Mapping[str, Any]) -> None:
     heads, width = hparams["attention.head_count"], hparams["embedding_length"]
     shared = hparams.get("attention.head_count_kv", heads)
+    if not heads or not shared:
+        return
     if heads % shared:
         raise _wrong(
             where, f"{prefix}attention.head_count is {heads}, no multiple of {prefix}attention.head_count_kv, {shared}"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmfit_core import Form
+from llmfit_core.exponential import NegativeExp, NegativeLog
 from llmfit_core.transform import Concat, Reshape, Slice, Transpose, regroup, ungroup
-from llmfit_qwen2.exponential import NegativeExp, NegativeLog
 
 if TYPE_CHECKING:
     from llmfit_core.tensors import Tensor
