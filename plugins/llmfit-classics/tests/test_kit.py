@@ -8,6 +8,7 @@ from llmfit_classics import (
     GPT2,
     GPT_BIGCODE,
     GPTNEOX,
+    JAIS2,
     NEMOTRON,
     PHI,
     STABLELM,
@@ -62,3 +63,8 @@ class TestStarcoder2(ArchitectureTests):
 class TestNemotron(ArchitectureTests):
     architecture = NEMOTRON
     sample = SAMPLES["nemotron"]
+
+
+class TestJais2(ArchitectureTests):
+    architecture = JAIS2
+    sample = SAMPLES["jais2"]

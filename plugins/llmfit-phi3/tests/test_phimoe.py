@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmfit_core.errors import UnsupportedError
-from llmfit_core.naming import Patterns
 from llmfit_core.prepare import prepare
-from tests.contract.test_wiring import Subject, scales
 from tests.expert_forms import load
 
 if TYPE_CHECKING:
@@ -79,38 +77,6 @@ def test_a_folder_is_the_same_model(
     config = json.loads((back / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == [spelling]
     assert config["rope_scaling"] == LONG_ROPE
-
-
-def test_the_table_is_what_transformers_saves(model: Path, registry: PluginRegistry) -> None:
-    found = prepare(model, registry).model
-    assert found.ledger.unknown == ()
-    patterns = Patterns(found.architecture.tensors)
-    assert [n for n in load(model) if patterns.match(n) is None] == []
-
-
-def test_defaults_are_those_of_the_config_class(registry: PluginRegistry) -> None:
-    from llmfit_core.architecture import REQUIRED, Reads
-
-    config = transformers.PhimoeConfig()
-    for key, use in registry.architecture("phimoe").value.config.items():
-        if isinstance(use, Reads) and use.default not in (REQUIRED, None) and key not in ("rope_theta", "partial_rotary_factor"):
-            assert use.default == getattr(config, key), key
-        if key == "rope_theta":
-            assert isinstance(use, Reads)
-            assert use.default == config.default_theta
-
-
-def test_scales_move_unseen_and_show_when_a_sink_is_forgotten(
-    model: Path, registry: PluginRegistry, tmp_path: Path
-) -> None:
-    from llmfit_core.wiring import scale_groups
-
-    subject = Subject(model, "", registry, tmp_path)
-    groups = scale_groups(subject.model)
-    assert subject.distance(scales(groups)) < 1e-4
-    assert {g.link.source for g in groups} == {"attn_norm", "attn_v", "ffn_norm", "ffn_up_exps"}
-    for group, scale in scales(g for g in groups if g.expert in (None, 0)):
-        assert subject.distance([(group, scale)], left_out=group.sinks[0]) > 1e-3, group.link.source
 
 
 def test_a_file_of_that_graph_is_refused(registry: PluginRegistry, tmp_path: Path) -> None:

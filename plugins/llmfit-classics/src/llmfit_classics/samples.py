@@ -123,6 +123,15 @@ SAMPLES: dict[str, dict[str, Any]] = {
                 "llama3": (rope(LLAMA3), CANNOT),
             },
         ),
+        "jais2": _of(
+            "Jais2ForCausalLM", "jais2", GROUPED, slow="tied-yarn",
+            variations={"tied-yarn": {"tie_word_embeddings": True, "num_key_value_heads": 4, **rope(YARN)}},
+            refused={
+                "silu": ({"hidden_act": "silu"}, CANNOT),
+                "no-biases": ({"attention_bias": False}, CANNOT),
+                "no-biases-of-mlp": ({"mlp_bias": False}, CANNOT),
+            },
+        ),
         "nemotron": _of(
             "NemotronForCausalLM", "nemotron", GROUPED, slow="tied yarn",
             variations={
