@@ -10,7 +10,7 @@ PROMPT ?= What is the capital of France? Answer in one sentence.
 SCHEME ?= q4_k_m
 
 STANDARD := . ./plugins/llmfit-gguf ./plugins/llmfit-llama ./plugins/llmfit-qwen2 ./plugins/llmfit-llamacpp
-OTHERS := ./plugins/llmfit-bitnet ./plugins/llmfit-deepseek2 ./plugins/llmfit-gemma ./plugins/llmfit-fp8 ./plugins/llmfit-mlx ./plugins/llmfit-phi3 ./plugins/llmfit-open ./plugins/llmfit-classics ./plugins/llmfit-bert ./plugins/llmfit-awq ./plugins/llmfit-gptq ./plugins/llmfit-compressed-tensors ./plugins/llmfit-gptoss
+OTHERS := ./plugins/llmfit-bitnet ./plugins/llmfit-deepseek2 ./plugins/llmfit-gemma ./plugins/llmfit-fp8 ./plugins/llmfit-mlx ./plugins/llmfit-phi3 ./plugins/llmfit-open ./plugins/llmfit-classics ./plugins/llmfit-bert ./plugins/llmfit-awq ./plugins/llmfit-gptq ./plugins/llmfit-compressed-tensors ./plugins/llmfit-gptoss ./plugins/llmfit-recurrent
 EDITABLE = $(addprefix -e ,$(STANDARD) $(OTHERS))
 
 .PHONY: demo test test-slow test-gpu check format bench docs architectures clean
