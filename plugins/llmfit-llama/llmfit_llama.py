@@ -225,6 +225,7 @@ MINISTRAL3 = Architecture(
     | NO_BIASES
     | {
         "rms_norm_eps": Reads("attention.layer_norm_rms_epsilon", 1e-5),
+        "rope_scaling.max_position_embeddings": Ignores("the class writes it, and reads original_max_position_embeddings"),
         "rope_theta": Reads("rope.freq_base", 1000000.0),
         "sliding_window": Reads("attention.sliding_window", None),
         "llama_4_scaling_beta": Reads(TEMPERATURE, kind="number"),
