@@ -58,12 +58,12 @@ def reference(folder: Path, ids: Sequence[int]) -> Any:
     from llmfit_core.testing import read_folder
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    heads, groups, base = config["num_attention_heads"], config["num_key_value_heads"], config["rope_theta"]
+    heads, groups, base = config["num_attention_heads"], config["num_key_value_heads"], config.get("rope_theta", 10000.0)
     size = config["hidden_size"] // heads
     t = {name.removesuffix(".weight"): values.astype(np.float64) for name, values in read_folder(folder).items()}
 
     def norm(x: Any, weight: Any) -> Any:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config["rms_norm_eps"]) * weight
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.get("rms_norm_eps", 1e-6)) * weight
 
     def rope(x: Any) -> Any:  # [tokens, heads, size]: the first half of a head against the second
         angle = np.arange(len(x))[:, None] * base ** (-np.arange(size // 2) * 2 / size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from llmfit_core.errors import LlmfitError, SourceError
@@ -150,3 +151,25 @@ def check_keys_are_known(bench: Bench, case: str) -> None:
     """Every key of the saved config.json is read, asserted or ignored with a reason."""
     unknown = bench.model(case).ledger.unknown
     require(not unknown, f"nobody knows these keys of config.json: {few(unknown)}; say in `config` what each is for")
+
+
+def check_says_the_same(bench: Bench, case: str) -> None:
+    """Asked three times, the functions of the table say what they said, and `layer_kinds` changes nothing that it is given."""
+    model = bench.model(case)
+    first, kinds = dict(model.hparams), _kinds(model)
+    for _ in range(3):
+        again = resolve(model.checkpoint, model.architecture, vocab=model.vocab)
+        odd = sorted(k for k in {*first, *again.hparams} if first.get(k) != again.hparams.get(k))
+        require(not odd, f"the same config gives other values of {few(odd)} each time: `hparams` has to be a function of its argument")
+        require(_kinds(model) == kinds, "`layer_kinds` says something else each time")
+
+
+def _kinds(model: Model) -> list[object]:
+    kinds = model.architecture.layer_kinds
+    if kinds is None:
+        return []
+    given = MappingProxyType(model.hparams)
+    try:
+        return [kinds(given, layer) for layer in range(model.integer("block_count"))]
+    except TypeError as error:
+        raise CheckFailed(f"`layer_kinds` fails on hparams that cannot be written: {error}") from error

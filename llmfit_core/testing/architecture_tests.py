@@ -6,16 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmfit_core.architecture import REQUIRED, Architecture, Reads
 from llmfit_core.errors import LlmfitError, PluginError
 from llmfit_core.plan import Recipe
-from llmfit_core.testing import accounting, exports, graph_keys, parity, vectors, wiring_proof, with_transformers
+from llmfit_core.testing import (
+    accounting,
+    defaults,
+    exports,
+    graph_keys,
+    parity,
+    vectors,
+    wiring_proof,
+    with_transformers,
+)
 from llmfit_core.testing.bench import BASE, Bench, Sample
 from llmfit_core.testing.conformance import Conformance
 from llmfit_core.testing.imports import check_light
 from llmfit_core.testing.outcome import CheckFailed, NotRun, few, require
 
 if TYPE_CHECKING:
+    from llmfit_core.architecture import Architecture
     from llmfit_core.plugin_record import PluginId
 
 _SETTINGS = frozenset(
@@ -137,21 +146,8 @@ class ArchitectureTests(Conformance, kit=True):
         wiring_proof.check_words(self.architecture)
 
     def test_defaults_are_those_of_the_config_class(self) -> None:
-        """What config.json leaves out means what transformers takes for it."""
-        if not with_transformers.knows(self.config):
-            raise NotRun(f"transformers has no {self.config.get('architectures')}")
-        theirs = with_transformers.config_defaults(self.config)
-        rope = theirs.get("rope_parameters")
-        theirs = {**theirs, **(rope if isinstance(rope, dict) else {})}
-        wrong = [
-            f"{key}: {use.default!r} for {theirs[key]!r}"
-            for key, use in self.architecture.config.items()
-            if isinstance(use, Reads) and use.default is not REQUIRED and use.default is not None
-            # A number that is 0 is one that the class takes away, a window unless it is switched on, say.
-            if key in theirs and theirs[key] is not None and (theirs[key] or isinstance(theirs[key], bool))
-            if use.default != theirs[key]
-        ]
-        require(not wrong, f"the table assumes otherwise than transformers: {few(wrong)}")
+        """What config.json leaves out means what transformers takes for it, or the author's formulas; no default is stated twice."""
+        defaults.check(self.bench())
 
     # Accounts
 
@@ -178,6 +174,10 @@ class ArchitectureTests(Conformance, kit=True):
     def test_every_config_key_is_known(self, case: str) -> None:
         """Each key of config.json is read, asserted or ignored."""
         accounting.check_keys_are_known(self.bench(), case)
+
+    def test_it_says_the_same_each_time(self, case: str) -> None:
+        """Functions of the table give the same for the same config."""
+        accounting.check_says_the_same(self.bench(), case)
 
     def test_the_fixture_is_what_is_saved(self) -> None:
         """The fixture, where there is one, has the names and shapes that transformers saves today."""

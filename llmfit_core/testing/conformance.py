@@ -87,6 +87,14 @@ class Conformance:
                     yield name, value, {parameters[0]: value}
 
     @classmethod
+    def idle(cls) -> Iterator[tuple[str, str]]:
+        """Tests that have nothing to run on: the method's name, and the parameter that has no value."""
+        for name in test_names(cls):
+            for parameter in _parameters(getattr(cls, name)):
+                if not cls.values_for(parameter):
+                    yield name, parameter
+
+    @classmethod
     def teardown_class(cls) -> None:
         """Throw away what was built; called by pytest."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from llmfit_core.errors import LlmfitError, OutputError, UnsupportedError, VerificationError
 from llmfit_core.export import Exporter, FillOptions
 from llmfit_core.plan import Recipe
+from llmfit_core.testing import exports, parity
 from llmfit_core.testing.declared import Declared
 from llmfit_core.testing.outcome import CheckFailed, NotRun, few, require
 
@@ -80,6 +81,20 @@ class ExporterTests(Declared, kit=True):
         path, plan = self.bench().artifact("base", self.exporter, _possible(self, scheme))
         self.exporter.reopen(path, plan)
         _check_sizes(path, plan)
+
+    def test_it_comes_back(self) -> None:
+        """What the exact scheme holds, read again as a source, is what was saved."""
+        from llmfit_core.checkpoint import open_checkpoint
+
+        bench, scheme = self.bench(), parity.exact_scheme(self.exporter)
+        if scheme is None:
+            raise NotRun("no scheme holds float32, so that nothing proves the values that it writes")
+        path, _ = bench.artifact("base", self.exporter, _possible(self, scheme))
+        try:
+            open_checkpoint(path)
+        except LlmfitError as error:
+            raise NotRun(f"nothing installed reads it again, so that nothing proves the values that it writes: {error.cause}") from error
+        exports.check_one_reads_back(bench, "base", self.exporter, scheme)
 
     def test_the_same_input_gives_the_same_bytes(self, scheme: str) -> None:
         """Whatever the folder's name and the number of workers."""

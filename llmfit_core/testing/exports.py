@@ -117,17 +117,26 @@ def check_reads_back(bench: Bench, case: str) -> str:
     Raises:
         NotRun: No exporter writes Hugging Face's layout, or none a file that can be read.
     """
-    named = {p.value.name: p.value for p in bench.registry.exporters()}
-    if BACK not in named:
-        raise NotRun(f"no exporter {BACK} is installed: pip install llmfit-gguf")
     done = []
     for exporter in exporters(bench):
         scheme = exact_scheme(exporter)
         if scheme is not None and (exporter.name == BACK or exporter.suffix):
-            done.append(_there_and_back(bench, case, exporter, scheme, named[BACK]))
+            done.append(check_one_reads_back(bench, case, exporter, scheme))
     if not done:
         raise NotRun("no installed format is exact and can be read")
     return ", ".join(done)
+
+
+def check_one_reads_back(bench: Bench, case: str, exporter: Exporter, scheme: str) -> str:
+    """`check_reads_back` for one exporter.
+
+    Raises:
+        NotRun: No exporter writes Hugging Face's layout.
+    """
+    named = {p.value.name: p.value for p in bench.registry.exporters()}
+    if BACK not in named:
+        raise NotRun(f"no exporter {BACK} is installed: pip install llmfit-gguf")
+    return _there_and_back(bench, case, exporter, scheme, named[BACK])
 
 
 def _there_and_back(bench: Bench, case: str, exporter: Exporter, scheme: str, back: Exporter) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import traceback
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmfit_core.errors import LlmfitError
@@ -177,7 +179,10 @@ def samples(module: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def run_class(tests: type[Conformance], noun: str, name: str) -> Iterator[Row]:
-    """Run every test of a class of the kit; one row each."""
+    """Run every test of a class of the kit; one row each, and one for what the sample gives nothing to run on."""
+    for method, parameter in tests.idle():
+        words = method.removeprefix("test_").replace("_", " ")
+        yield Row(kind=noun, name=name, check=words, subject="", result="not run", reason=f"no {parameter} is given to run it on")
     try:
         for method, value, arguments in tests.runs():
             before = len(records.figures())
@@ -200,8 +205,14 @@ def _run(call: Callable[[], object]) -> tuple[Result, str]:
     except CheckFailed as error:
         return "failed", str(error)
     except Exception as error:
-        return "failed", f"{type(error).__name__}: {error}"
+        return "failed", f"{type(error).__name__}: {error}{_place(error)}"
     return "passed", ""
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised, for an author to find it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" (raised by {frames[-1].name}, {PurePath(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:

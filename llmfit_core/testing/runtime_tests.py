@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from llmfit_core.errors import LlmfitError
 from llmfit_core.runtime import Capabilities, LaunchOptions, LaunchPlan, Probe, Runtime
-from llmfit_core.testing import parity
+from llmfit_core.testing import parity, with_transformers
 from llmfit_core.testing.declared import Declared
 from llmfit_core.testing.outcome import CheckFailed, NotRun, few, require
 
@@ -119,6 +119,21 @@ class RuntimeTests(Declared, kit=True):
         fewer = np.array(score(path, list(IDS[:4]), LaunchOptions(context=256, threads=2)))
         far = float(np.abs(np.exp(fewer) - np.exp(rows[:4])).max())
         require(far < 1e-4, f"tokens that follow change what came before, by {far:.1e}")
+
+    def test_scores_are_those_of_the_model(self) -> None:
+        """In float32 its probabilities are those of transformers."""
+        import numpy as np
+
+        score, exporter, built = self._scoring(), self._exporter(), self.bench().built()
+        if parity.exact_scheme(exporter) is None:
+            raise NotRun(f"{exporter.name} has no scheme that holds float32")
+        if not with_transformers.knows(built.config):
+            raise NotRun(with_transformers.MISSING)
+        theirs = built.network.log_probabilities(list(IDS), range(1, len(IDS) + 1))
+        ours = np.array(score(self._artifact(), list(IDS), LaunchOptions(context=256, threads=2)))
+        require(ours.shape == theirs.shape, f"{ours.shape} for {theirs.shape}")
+        divergence = abs(float((np.exp(theirs) * (theirs - ours)).sum(-1).mean()))
+        require(divergence < parity.BOUND, f"it computes something else than transformers: mean KL {divergence:.2e}")
 
     def test_ids_outside_the_vocabulary_are_refused(self) -> None:
         """An id that is no token is an error with a code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from llmfit_core.plugins import PluginRegistry, load_plugins
 from llmfit_core.testing import ArchitectureTests, CheckFailed, NotRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 SAMPLE: dict[str, Any] = SAMPLES["architectures"]["acme"]
 GRAPH = ACME.graphs[0]
@@ -40,6 +41,18 @@ def without(*keys: str) -> tuple[str, ...]:
 def wired(source: str, sinks: tuple[str, ...], **more: Any) -> Architecture:
     kept = tuple(link for link in PRE_NORM_DECODER if link.source != source)
     return replace(ACME, wiring=(*kept, Link(source=source, sinks=sinks, **more)))
+
+
+COUNT = itertools.count(128)
+
+
+def other_each_time(hparams: Mapping[str, object]) -> dict[str, object]:
+    return {"context_length": next(COUNT)}
+
+
+def changes_what_it_is_given(hparams: Any, layer: int) -> frozenset[str]:
+    hparams["context_length"] = 1
+    return frozenset()
 
 
 class Kit:
@@ -94,6 +107,8 @@ FAULTS: list[Any] = [
     ),
     pytest.param(wired(Role.ATTN_NORM, ("attn_qq",)), "the_wiring_names_real_roles", None, id="a-sink-misspelt"),
     pytest.param(wired("attn_nrom", (Role.ATTN_Q,)), "the_wiring_names_real_roles", None, id="a-source-misspelt"),
+    pytest.param(replace(ACME, hparams=other_each_time), "it_says_the_same_each_time", "base", id="another-value-each-time"),
+    pytest.param(replace(ACME, layer_kinds=changes_what_it_is_given), "it_says_the_same_each_time", "base", id="a-function-that-writes"),
     pytest.param(replace(ACME, hf_classes=("OtherForCausalLM",)), "the_config_is_its_own", None, id="another-class"),
 ]  # fmt: skip
 
@@ -128,6 +143,17 @@ def test_a_wrong_statement_of_what_is_saved_is_found(kit: Kit) -> None:
 def test_bounds_have_to_be_those_that_are_stated(kit: Kit) -> None:
     with pytest.raises(CheckFailed, match="bounded"):
         kit(ACME, "bounds_are_told", "base", bounded={"base": 64})
+
+
+def test_formulas_that_fail_say_the_same_each_time(kit: Kit) -> None:
+    def failing(folder: Any, ids: Any) -> Any:
+        raise KeyError("oops")
+
+    tests: Any = type("TestMutant", (ArchitectureTests,), {"architecture": ACME, "sample": {**SAMPLE, "reference": failing}})
+    kit.made.append(tests)
+    for test in (tests().test_every_saved_tensor_is_claimed_once, tests().test_a_stray_tensor_is_an_error):
+        with pytest.raises(KeyError, match="oops"):
+            test("base")
 
 
 def test_a_window_that_no_prompt_leaves_is_an_error() -> None:
