@@ -190,6 +190,10 @@ def contradiction(a: str, x: object, b: str, y: object) -> None:
 def _merge_rope(values: dict[str, object]) -> None:
     """Bring both spellings of rope to `rope_theta`, `partial_rotary_factor` and `rope_scaling`."""
     found: dict[str, tuple[str, object]] = {}
+    # Text alone is plain rope to a rope whose dimensions are shared out among several positions.
+    shared = any(
+        isinstance(part, Mapping) and part.get("mrope_section") for part in map(values.get, ("rope_parameters", "rope_scaling"))
+    )
 
     def put(name: str, label: str, value: object) -> None:
         if value is None:
@@ -197,7 +201,7 @@ def _merge_rope(values: dict[str, object]) -> None:
         if isinstance(value, Mapping) or (name == "rope_type" and not isinstance(value, str)):
             raise SourceError("config-key-invalid", f"{label} in config.json is {value!r:.80}", _CORRECT)
         if name == "rope_type":
-            value = {"su": "longrope", "mrope": "default"}.get(str(value), value)
+            value = "longrope" if value == "su" else "default" if value == "mrope" and shared else value
         if name in found and found[name][1] != value:
             contradiction(found[name][0], found[name][1], label, value)
         found.setdefault(name, (label, value))

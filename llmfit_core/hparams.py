@@ -228,7 +228,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
         asserted=tuple(asserted),
         ignored=tuple(ignored),
         unknown=tuple(unknown),
-        events=(*events, *(e for e in said if e.subject not in architecture.config)),
+        events=(*events, *(e for e in said if e.code != "unknown-config-key" or e.subject not in architecture.config)),
         assumed=tuple(taken),
     )
 

@@ -52,7 +52,7 @@ def test_both_published_spellings_of_llama_are_exact(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["BitNetForCausalLM", "BitnetForCausalLM", "LlamaForCausalLM2", "LlamaForSequenceClassification", "llama", "Ünïcode"]
+    "name", ["BitTorrentForCausalLM", "LlamaForCausalLM2", "LlamaForSequenceClassification", "llama", "Ünïcode"]
 )
 def test_an_unknown_class_is_refused_though_its_model_type_is_known(tmp_path: Path, name: str) -> None:
     folder = tiny("llama", tmp_path / "m", config={"architectures": [name], "model_type": "llama"})

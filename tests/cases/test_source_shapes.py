@@ -213,7 +213,7 @@ def test_qwen2_without_a_bias(tmp_path: Path) -> None:
     refused(tiny("qwen2", tmp_path / "m", tensors={gone: DROP}), "missing-tensor", gone)
 
 
-NOT_FLOATS = ["int8", "uint8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "bool", "float8_e4m3fn", "float8_e5m2"]
+NOT_FLOATS = ["int8", "uint8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "bool"]
 
 
 @pytest.mark.parametrize("dtype", NOT_FLOATS)
@@ -224,15 +224,22 @@ def test_weights_that_are_no_floats_are_refused_by_name(tmp_path: Path, dtype: s
     refused(tiny("llama", tmp_path / "m", tensors={name: array}), "tensor-dtype", name, exit_code=4)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_without_a_scale_is_taken_as_it_is_and_warned_of(tmp_path: Path, dtype: str) -> None:
+    array = weights(Q, (64, 64)).astype(getattr(ml_dtypes, dtype))
+    folder = tiny("llama", tmp_path / "m", tensors={Q: array})
+    found = converted(folder)
+    assert "fp8-unscaled" in found.codes()
+    refused(folder, "strict", "without scales", exit_code=8, flags=("--strict",))
+
+
 def test_float8_with_its_scale_and_no_word_of_it(tmp_path: Path) -> None:
     more = {
         Q: np.ones((64, 64), ml_dtypes.float8_e4m3fn),
-        Q + "_scale_inv": np.ones((1, 1), np.float32),
+        Q + "_scale_inv": np.full((1, 1), 0.25, np.float32),
     }
-    said = command("plan", tiny("llama", tmp_path / "m", tensors=more))
-    assert said.code in (3, 4)
-    assert "q_proj" in said.err
-    assert "quantized" in said.err
+    found = converted(tiny("llama", tmp_path / "m", tensors=more))
+    assert (found.tensors["blk.0.attn_q.weight"] == 0.25).all()
 
 
 @pytest.mark.parametrize("experts", ["each", "fused"])
