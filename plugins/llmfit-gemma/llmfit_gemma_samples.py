@@ -31,7 +31,6 @@ def layers(*kinds: str) -> dict[str, Any]:
     return {"layer_types": list(kinds), "num_hidden_layers": len(kinds)}
 
 
-# 46 and 62 layers tell the graph that it is the 27b model, whose queries it scales otherwise.
 SAMPLES: dict[str, dict[str, Any]] = {
     "architectures": {
         "gemma": {
@@ -57,10 +56,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
                 "no-windows": layers(FULL, FULL),
                 "linear": rope(LINEAR, 5e5),
                 "yarn": rope(YARN),
-                "27b": {"num_hidden_layers": 46, "query_pre_attn_scalar": 16},
-                "27b-scalar": {"num_hidden_layers": 46},
             },
-            "slow": frozenset({"caps", "no-windows", "linear", "yarn", "27b", "27b-scalar"}),
+            "slow": frozenset({"caps", "no-windows", "linear", "yarn"}),
             "refused": {
                 "exact-gelu": ({"hidden_activation": "gelu"}, CANNOT),
                 "own-head": ({"tie_word_embeddings": False}, CANNOT),
@@ -84,9 +81,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
                 "equal-ropes": {**ropes({"rope_theta": 5e5}, {"rope_theta": 5e5}), **layers(SLIDING, FULL)},
                 "no-windows": layers(FULL, FULL, FULL),
                 "windows-only": layers(*[SLIDING] * 7),
-                "27b-scalar": {"num_hidden_layers": 62, "layer_types": ...},
             },
-            "slow": frozenset({"own-head", "equal-ropes", "no-windows", "windows-only", "27b-scalar"}),
+            "slow": frozenset({"own-head", "equal-ropes", "no-windows", "windows-only"}),
             "refused": {
                 "relu": ({"hidden_activation": "relu"}, CANNOT),
                 "biases": ({"attention_bias": True}, CANNOT),

@@ -41,6 +41,26 @@ def apart(model: Path, file: Path, positions: Sequence[int] = range(33, 57)) -> 
     return float(divergence(by_transformers(model, ids, positions), by_llamacpp(file, ids, positions)).mean())
 
 
+@SLOW
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        pytest.param("gemma2", {"num_hidden_layers": 46, "hidden_size": 96, "query_pre_attn_scalar": 24}, id="gemma2-27b"),
+        pytest.param("gemma2", {"num_hidden_layers": 46, "hidden_size": 96}, id="gemma2-27b-scalar"),
+        pytest.param("gemma3", {"num_hidden_layers": 62, "hidden_size": 96}, id="gemma3-27b-scalar"),
+    ],
+)
+def test_as_many_layers_as_the_27b_model_has(
+    family: str, changes: dict[str, Any], variation: Any, to_gguf: Any, to_hf: Any, same_model: Any
+) -> None:
+    """So many layers tell the graph that it is the 27b model, whose queries it scales otherwise."""
+    model = variation(family, changes)
+    file, events = to_gguf(model)
+    assert [e.code for e in events if e.severity != "info" and e.subject != "tokenizer_config.json"] == []
+    assert apart(model, file) < EXACT
+    same_model(to_hf(file), model)
+
+
 @pytest.mark.parametrize(("family", "changes", "reason"), REFUSED)
 def test_refused_with_the_reason(family: str, changes: dict[str, Any], reason: str, variation: Any, to_gguf: Any) -> None:
     with pytest.raises(UnsupportedError) as caught:
