@@ -138,7 +138,11 @@ def settings_of(plugin: PluginRecord, plural: str, name: str, declaration: objec
         NotRun: Neither.
         CheckFailed: The plugin's SAMPLES is not what it has to be.
     """
-    given = samples(plugin.entry_point.partition(":")[0]).get(plural, {}).get(name)
+    of_kind = samples(plugin.entry_point.partition(":")[0]).get(plural, {})
+    strange = sorted(set(of_kind) - set(plugin.provides[plural]))
+    if strange:
+        raise CheckFailed(f"SAMPLES speaks of {', '.join(strange)}, which is none of the plugin's {plural}: {', '.join(plugin.provides[plural])}")
+    given = of_kind.get(name)
     if given is not None:
         several = given if isinstance(given, (list, tuple)) else [given]
         return {_label(s, number): dict(s) for number, s in enumerate(several)}
@@ -168,7 +172,10 @@ def samples(module: str) -> Mapping[str, Mapping[str, Any]]:
         except (ImportError, ValueError):
             continue
         if there:
-            found: Any = getattr(importlib.import_module(name), "SAMPLES", None)
+            try:
+                found: Any = getattr(importlib.import_module(name), "SAMPLES", None)
+            except Exception as error:
+                raise CheckFailed(f"{name} does not import: {type(error).__name__}: {error}") from error
             if found is None:
                 continue
             sound = isinstance(found, Mapping) and all(k in CLASSES and isinstance(v, Mapping) for k, v in found.items())

@@ -114,16 +114,19 @@ def test_a_fault_is_a_row_and_an_exit_code(author: tuple[Path, Path], tmp_path: 
     assert "decoder.norm.weight" in row
 
 
-def test_samples_that_are_none_are_a_row(author: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["SAMPLES = [1]\n", "import no_such_module\n", "SAMPLES = {\n", 'SAMPLES = {"architectures": {"my_rivre": {}}}\n']
+)
+def test_samples_that_are_none_are_a_row(author: tuple[Path, Path], tmp_path: Path, text: str) -> None:
     _, site = author
     wrong = tmp_path / "site"
     shutil.copytree(site, wrong)
-    (wrong / "llmfit_my_river_samples.py").write_text("SAMPLES = [1]\n", encoding="utf-8")
+    (wrong / "llmfit_my_river_samples.py").write_text(text, encoding="utf-8")
     done = llmfit("plugins", "check", "my-river", "--json", site=wrong)
     assert done.returncode == 9
     (row,) = [r for r in json.loads(done.stdout)["check"]["results"] if r["check"] == "a sample"]
     assert row["result"] == "failed"
-    assert "SAMPLES" in row["reason"]
+    assert "SAMPLES" in row["reason"] or "llmfit_my_river_samples does not import" in row["reason"]
 
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
