@@ -9,6 +9,7 @@ from llmfit_core import DECODER_CONFIG, Architecture, Fix, Graph, Ignores, Reads
 from llmfit_core.resolve import rotated
 from llmfit_recurrent.forms import (
     ATTENDING,
+    CONV,
     DECAY,
     EPSILON,
     GROUPS,
@@ -19,6 +20,7 @@ from llmfit_recurrent.forms import (
     NET_CONFIG,
     SKIP,
     SSM_KEYS,
+    STEP,
     WIDTH,
     WIRING,
     attention,
@@ -117,6 +119,9 @@ BAMBA = Architecture(
             by_layer=frozenset({KV_HEADS}),
             values=lambda hp: {KV_HEADS: heads_by_layer(hp)},
             assumes=assumed,
+            biases=frozenset({
+                CONV, STEP, Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUT, Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN,
+            }),
         ),
     ),
     shapes=MAMBA2_SHAPES,
