@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmfit_core.plan import DataCheck
+from llmfit_core.roles import Role
 from llmfit_core.tensors import CHUNK_BYTES, row_count
 from llmfit_core.transform import to_float32
 
 if TYPE_CHECKING:
-    from llmfit_core.plan import DataCheck, Plan
+    from llmfit_core.model import Model
+    from llmfit_core.plan import Plan
     from llmfit_core.tensors import Tensor
 
 TERNARY_BLOCK = 256
 """Values that share a scale in ggml's ternary types."""
+
+
+def head_check(model: Model) -> tuple[DataCheck, ...]:
+    """The question whether a stored head is the embedding that it is declared tied to, while that is open."""
+    has_head = any(r.role == Role.HEAD for r in model.refs)
+    if model.same_head is None and has_head and model.hparams.get("tie_word_embeddings"):
+        names = tuple(r.name for r in model.refs if r.role in (Role.HEAD, Role.EMBED))
+        return (DataCheck(name="head-equals-embedding", question="is the stored head the tied embedding?", tensors=names),)
+    return ()
 
 
 def run_check(check: DataCheck, plan: Plan) -> str:

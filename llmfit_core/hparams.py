@@ -206,6 +206,7 @@ def read_config(config: Config, architecture: Architecture) -> ConfigLedger:
             f"rope_parameters in config.json states a rope for each kind of layer; {architecture.name} has one for all",
             _CORRECT,
         )
+    _require_own_spelling(config, architecture)
     scaling = values.get("rope_scaling")
     if architecture.rope_default and not scaling and not _states_rope(config, architecture):
         scaling = architecture.rope_default
@@ -247,10 +248,7 @@ def _states_rope(config: Config, architecture: Architecture) -> bool:
         SourceError: `config-key-invalid` for `rope_scaling: null`, where the class has a rope of its own: for some versions
             of transformers that is the class's rope, for others none.
     """
-    part: object = config.raw
-    for key in filter(None, config.prefix.split(".")):
-        part = part[key] if isinstance(part, Mapping) else {}
-    stated = part if isinstance(part, Mapping) else {}
+    stated = _as_stated(config)
     if any(isinstance(stated.get(k), Mapping) for k in ("rope_parameters", "rope_scaling")):
         return True
     if "rope_scaling" in stated:
@@ -261,6 +259,34 @@ def _states_rope(config: Config, architecture: Architecture) -> bool:
             'Say it: rope_scaling {"rope_type": "default"} for none, or remove the key for that of the class.',
         )
     return False
+
+
+def _as_stated(config: Config) -> Mapping[str, object]:
+    """The text part of config.json, before spellings were brought together."""
+    part: object = config.raw
+    for key in filter(None, config.prefix.split(".")):
+        part = part[key] if isinstance(part, Mapping) else {}
+    return part if isinstance(part, Mapping) else {}
+
+
+def _require_own_spelling(config: Config, architecture: Architecture) -> None:
+    """A class that has a name of its own for a rope key does not read the usual one beside the rope's other keys.
+
+    Raises:
+        SourceError: `config-key-missing`.
+    """
+    stated = _as_stated(config)
+    nested = [v for k in ("rope_parameters", "rope_scaling") if isinstance(v := stated.get(k), Mapping)]
+    for usual, own in (("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")):
+        use = architecture.config.get(own)
+        if not isinstance(use, Reads) or stated.get(usual) in (None, use.default) or stated.get(own) is not None:
+            continue
+        if all(part.get(usual) is None for part in nested):
+            raise SourceError(
+                "config-key-missing",
+                f"config.json has {usual} and no {own}, which is what {architecture.hf_classes[0]} reads",
+                f"Say {own}: {stated[usual]!r:.40} if that is meant, or remove {usual}.",
+            )
 
 
 def _checked(key: str, use: Reads, value: object) -> object:

@@ -79,6 +79,7 @@ CONFIG_2: dict[str, Reads | Asserts | Ignores] = {
     **CONFIG,
     "hidden_activation": Reads("hidden_act", "gelu_pytorch_tanh"),
     "hidden_act": Ignores("hidden_activation is what the class reads"),
+    "sliding_window_size": Ignores("sliding_window is what the class reads"),
     "query_pre_attn_scalar": Reads("query_pre_attn_scalar", 256, kind="number"),
     "sliding_window": Reads("attention.sliding_window", 4096, null_is_none=True),
     "layer_types": Reads("layer_types", None, kind="texts"),

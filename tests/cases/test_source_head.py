@@ -53,6 +53,19 @@ def test_a_different_head_that_is_tied_is_followed_with_a_warning(tmp_path: Path
     refused(folder, "strict", "head", exit_code=8, flags=("--strict",))
 
 
+@pytest.mark.parametrize("head", ["equal", "different"])
+def test_a_folder_says_what_it_holds(tmp_path: Path, head: str) -> None:
+    folder = headed(tmp_path / "m", "llama", head, True)
+    said = command("convert", folder, "-o", tmp_path / "out", "--to", "hf:bf16", "--json")
+    assert said.code == 0, said.err
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert config["tie_word_embeddings"] is (head == "equal")
+    assert (HEAD in load_file(tmp_path / "out" / "model.safetensors")) is (head == "different")
+    if head == "different":
+        assert "head-differs" in [e["code"] for e in json.loads(said.out)["artifact"]["events"]]
+        refused(folder, "strict", "stored head differs", exit_code=8, to="hf:bf16", flags=("--strict",))
+
+
 def test_one_bit_is_a_difference(tmp_path: Path) -> None:
     folder = headed(tmp_path / "m", "llama", "equal", True)
     held = load_file(folder / "model.safetensors")

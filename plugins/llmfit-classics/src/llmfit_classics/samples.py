@@ -58,6 +58,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
             refused={
                 "relu": ({"hidden_act": "relu"}, CANNOT),
                 "no-biases": ({"attention_bias": False}, CANNOT),
+                # The class reads rotary_emb_base alone, and 10000 where that is absent.
+                "other-name": ({"rope_theta": 5e4, "rope_parameters": ...}, "config-key-missing"),
                 "llama3": (rope(LLAMA3, partial_rotary_factor=0.25), CANNOT),
             },
         ),

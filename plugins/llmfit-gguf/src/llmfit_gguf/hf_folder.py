@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmfit_core.checks import head_check
 from llmfit_core.dtypes import DTYPES, FLOATS
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
@@ -14,7 +15,7 @@ from llmfit_core.parts import text_config
 from llmfit_core.plan import OutputFile, OutputTensor, Plan
 from llmfit_core.pooling import pooling_files
 from llmfit_core.readers.folder import MODULE_FILE
-from llmfit_core.roles import KEPT_FLOAT32
+from llmfit_core.roles import KEPT_FLOAT32, Role
 from llmfit_core.tensors import element_count
 from llmfit_core.transform import Transpose
 from llmfit_gguf.stream import peak_memory
@@ -67,7 +68,9 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     kept = _kept(model)
     alone = bool(model.checkpoint.config.left_out)
     refs = [_upright(r, model) for r in model.refs] if alone else model.refs
-    tensors = [_output(ref, recipe.scheme, ref.name in kept) for ref in refs]
+    tensors = [
+        _output(ref, recipe.scheme, ref.name in kept) for ref in refs if not (model.same_head and ref.role == Role.HEAD)
+    ]
     files = _shards(tensors, recipe.split_max_bytes or SHARD_BYTES)
     texts = _side_files(model, recipe.scheme, recipe.name)
     files += [OutputFile(name=n, head=b, size=len(b)) for n, b in sorted(texts.items())]
@@ -80,7 +83,8 @@ def plan(model: Model, recipe: Recipe) -> Plan:
     elif not any(n in texts for n in ("tokenizer.json", "tokenizer.model")):
         events.append(Event(code="no-tokenizer", message="the source has no tokenizer; the folder gets none"))
     memory = peak_memory(sum(len(f.head) for f in files))
-    return Plan(model=model, recipe=recipe, files=tuple(files), events=tuple(events), memory=memory)
+    checks = head_check(model)
+    return Plan(model=model, recipe=recipe, files=tuple(files), checks=checks, events=tuple(events), memory=memory)
 
 
 def _upright(ref: TensorRef, model: Model) -> TensorRef:
@@ -167,6 +171,9 @@ def _side_files(model: Model, scheme: str, name: str | None) -> dict[str, bytes]
     raw = text_config(checkpoint.config, model.architecture) if checkpoint.config.left_out else checkpoint.config.raw
     config = {k: v for k, v in raw.items() if k not in ("quantization_config", "torch_dtype", "dtype")}
     config["torch_dtype" if "torch_dtype" in raw else "dtype"] = TORCH_NAMES[scheme]
+    if model.same_head is False:
+        # The folder has a head of its own, and a loader that believes the config would not read it.
+        config["tie_word_embeddings"] = False
     if name is not None:
         config["_name_or_path"] = name
     elif checkpoint.gguf is not None:

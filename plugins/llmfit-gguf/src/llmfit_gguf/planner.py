@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmfit_core.checks import head_check
 from llmfit_core.errors import UnsupportedError
 from llmfit_core.events import Event
 from llmfit_core.model import Key
@@ -117,7 +118,7 @@ def plan(model: Model, recipe: Recipe) -> Plan:
         graph=graph.name,
         engine=graph.engine,
         metadata=as_json(keys),
-        checks=(*_head_check(model), *_ternary_check(tensors)),
+        checks=(*head_check(model), *_ternary_check(tensors)),
         events=(*events, *split_events),
         exact_context=exact,
         memory=peak_memory(sum(len(f.head) for f in files)),
@@ -239,14 +240,6 @@ def _override_events(model: Model, recipe: Recipe) -> list[Event]:
             events.append(Event(code="override", message=f"{option} {value:g} instead of the model's own", severity="info"))
     events += [Event(code="override", message=f"--set {k}={v}", severity="info", subject=k) for k, v in recipe.metadata]
     return events
-
-
-def _head_check(model: Model) -> tuple[DataCheck, ...]:
-    has_head = any(r.role == Role.HEAD for r in model.refs)
-    if model.same_head is None and has_head and model.hparams.get("tie_word_embeddings"):
-        names = tuple(r.name for r in model.refs if r.role in (Role.HEAD, Role.EMBED))
-        return (DataCheck(name="head-equals-embedding", question="is the stored head the tied embedding?", tensors=names),)
-    return ()
 
 
 def _ternary_check(tensors: Sequence[OutputTensor]) -> tuple[DataCheck, ...]:

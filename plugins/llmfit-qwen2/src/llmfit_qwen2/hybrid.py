@@ -130,6 +130,7 @@ CONFIG: dict[str, Reads | Asserts | Ignores] = {
     "linear_num_value_heads": Reads(VALUES, 32, kind="count"),
     "attn_output_gate": Asserts((True, None), "attention would have no gate"),
     "mlp_only_layers": Reads("mlp_only_layers", None, kind="counts"),
+    "use_sliding_window": Ignores("the class has no such key"),
     "mamba_ssm_dtype": Ignores("how it runs, not what it computes"),
     "mtp_num_hidden_layers": Ignores("layers that predict further tokens are left out"),
     "mtp_use_dedicated_embeddings": Ignores("layers that predict further tokens are left out"),
