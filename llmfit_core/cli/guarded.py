@@ -6,11 +6,13 @@ import errno
 import os
 import signal
 import sys
-from types import FrameType
+import traceback
+from collections.abc import Iterator
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from llmfit_core.cli.results import abandon_stdout, only_json, prepare_streams, print_json
-from llmfit_core.errors import LlmfitError, OutputError
+from llmfit_core.errors import LlmfitError, OutputError, PluginError
 
 if TYPE_CHECKING:
     import typer
@@ -64,9 +66,39 @@ def _guarded(arguments: list[str], debug: bool) -> int:
             return _unprinted(error)
         if debug:
             raise
-        cause = f"{type(error).__name__}: {error}"
-        _tell(LlmfitError("internal", cause, "This is a fault of llmfit: report it, with the output of --debug."), as_json)
-        return INTERNAL
+        fault = _of_a_plugin(error) or LlmfitError(
+            "internal", _said(error), "This is a fault of llmfit: report it, with the output of --debug."
+        )
+        _tell(fault, as_json)
+        return fault.exit_code if isinstance(fault, PluginError) else INTERNAL
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _of_a_plugin(error: Exception) -> PluginError | None:
+    """The same as an error of the plugin whose own code raised it, where one did."""
+    from importlib.metadata import entry_points
+
+    owners = {e.module.partition(".")[0]: e for e in entry_points(group="llmfit") if not e.module.startswith("llmfit_core")}
+    frames = traceback.extract_tb(error.__traceback__)
+    modules = [f.tb_frame.f_globals.get("__name__", "") for f in _frames(error.__traceback__)]
+    for frame, module in zip(reversed(frames), reversed(modules), strict=True):
+        owner = owners.get(module.partition(".")[0])
+        if owner is not None:
+            name = owner.dist.name if owner.dist is not None else owner.name
+            place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
+            return PluginError(
+                "plugin-fault", f"{name}: {_said(error)} ({place})", f"Mend {name} or report it there, with the output of --debug."
+            )
+    return None
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _again(arguments: list[str]) -> str:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.tiny import tiny
+
 GOOD = """
 @hookimpl
 def llmfit_architectures():
@@ -297,3 +299,26 @@ def test_a_failed_plugin_can_be_loaded_beside_its_own_leftovers(site, load):
     assert load().records()[0].status == "failed"
     assert "llmfit_bad" not in sys.modules
     sys.modules.pop("llmfit_bad_part", None)
+
+
+def test_a_table_that_raises_is_its_plugins_fault(site, llmfit, tmp_path):
+    site.add(
+        "llmfit-raising",
+        """
+        from dataclasses import replace
+        from llmfit_llama import LLAMA
+
+        def derived(hparams):
+            return {"x": 1 // 0}
+
+        @hookimpl
+        def llmfit_architectures():
+            return [replace(LLAMA, name="raising", hf_classes=("RaisingForCausalLM",), model_types=(), hparams=derived)]
+        """,
+        requires=["llmfit-core>=0.1"],
+    )
+    done = llmfit("plan", str(tiny("llama", tmp_path / "m", config={"architectures": ["RaisingForCausalLM"]})), "--to", "gguf:f32")
+    assert done.returncode == 5, done.stderr
+    assert "llmfit-raising: ZeroDivisionError" in done.stderr
+    assert "llmfit_raising.py, line" in done.stderr
+    assert "[plugin-fault]" in done.stderr
