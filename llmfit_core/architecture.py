@@ -269,6 +269,8 @@ class Architecture:
         hparams: Derives further hparams from those read: `(hparams) -> additions`.
         layer_kinds: `(hparams, layer) -> kinds` that `Slot.when` refers to.
         waived: By name pattern, tensors that are not needed, with the reason.
+        named_only: Taken only where config.json names its class or model type: its tensors are called as another family's,
+            which is the one to take where nothing but names speaks.
         waived_layers: By hparam, how many layers are stored behind the last that are not needed, with the reason.
         rope_rows: How the saved q and k are laid out: `halves` (transformers' usual) or `pairs`.
         rope_kinds: Where each kind of layer has a rope of its own (`layer_types`): by kind, the config key of its base.
@@ -292,6 +294,7 @@ class Architecture:
     hparams: Callable[[Hparams], Hparams] | None = None
     layer_kinds: Callable[[Hparams, int], frozenset[str]] | None = None
     waived: Mapping[str, str] = field(default_factory=dict)
+    named_only: bool = False
     waived_layers: Mapping[str, str] = field(default_factory=dict)
     rope_rows: Literal["pairs", "halves"] = "halves"
     rope_kinds: Mapping[str, str] = field(default_factory=dict)

@@ -169,6 +169,8 @@ def _by_tensor_names(checkpoint: Checkpoint, candidates: Sequence[Architecture])
     """
     fitting = []
     for architecture in candidates:
+        if architecture.named_only and checkpoint.config.model_type not in architecture.model_types:
+            continue
         try:
             ledger = resolve(checkpoint, architecture).ledger
         except LlmfitError:

@@ -137,6 +137,7 @@ SHAPES: Mapping[str, tuple[Dim, ...]] = {
     Role.OUTPUT_NORM: (_D,),
     Role.HEAD: ("vocab_rows", _D),
     Role.ATTN_NORM: (_D,),
+    Role.ATTN_NORM_2: (_D,),
     Role.ATTN_Q: (_Q, _D),
     Role.ATTN_K: (_K, _D),
     Role.ATTN_V: (_V, _D),

@@ -138,6 +138,7 @@ def test_the_cache_of_a_known_model() -> None:
     class Known:
         cache_values_per_token = 30 * 3 * (64 + 64)
         state_bytes = 0
+        embeds = False
         widths = (576, 1536, 9)
         vocabulary = 49152
 

@@ -162,7 +162,9 @@ def test_values_can_be_pickled_and_compared(tmp_path):
 
 def test_the_type_table_is_ggufs():
     ours = {t.id: (t.name, t.block, t.size) for t in GGML_TYPES.values()}
-    assert ours == {t.value: (t.name.lower(), *gguf.GGML_QUANT_SIZES[t]) for t in Type}
+    theirs = {t.value: (t.name.lower(), *gguf.GGML_QUANT_SIZES[t]) for t in Type}
+    assert {i: ours[i] for i in theirs} == theirs
+    assert set(ours) - set(theirs) <= {42}, "q2_0, which llama.cpp has and gguf 0.19 not yet"
 
 
 def test_a_large_vocabulary_is_quick(tmp_path):

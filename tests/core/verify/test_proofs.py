@@ -36,38 +36,50 @@ def test_what_was_proven_is_told_and_kept(tmp_path: Path) -> None:
     assert json.loads(said.out)["artifact"]["manifest"]["verified"] == kept
 
 
-def test_a_file_that_the_runtime_refuses_is_an_error(tmp_path: Path) -> None:
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A file whose keys can be read."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return tmp_path / "m.gguf"
+
+
+def test_a_file_that_the_runtime_refuses_is_an_error(written: Path) -> None:
     def refuse(*_: object) -> list[list[float]]:
         raise SourceError("tensor-shape", "blk.0.attn_q.weight has another shape", "Convert again.")
 
     with pytest.raises(VerificationError, match="does-not-open"):
-        prove_opens(replace(LLAMACPP, score=refuse), tmp_path / "m.gguf", 10)
+        prove_opens(replace(LLAMACPP, score=refuse), written, 10)
 
 
-def test_a_file_of_nonsense_numbers_is_an_error(tmp_path: Path) -> None:
+def test_a_file_of_nonsense_numbers_is_an_error(written: Path) -> None:
     with pytest.raises(VerificationError, match="not-finite"):
-        prove_opens(replace(LLAMACPP, score=lambda *_: [[float("nan")], [float("nan")]]), tmp_path / "m.gguf", 10)
+        prove_opens(replace(LLAMACPP, score=lambda *_: [[float("nan")], [float("nan")]]), written, 10)
 
 
-def test_nonsense_numbers_that_the_runtime_itself_names_are_no_refusal(tmp_path: Path) -> None:
+def test_nonsense_numbers_that_the_runtime_itself_names_are_no_refusal(written: Path) -> None:
     def no_numbers(*_: object) -> list[list[float]]:
         raise SourceError("not-finite", "m.gguf computes NaN or infinity", "Compare its weights.")
 
     with pytest.raises(VerificationError, match="not-finite") as caught:
-        prove_opens(replace(LLAMACPP, score=no_numbers), tmp_path / "m.gguf", 10)
+        prove_opens(replace(LLAMACPP, score=no_numbers), written, 10)
     assert "Report" not in caught.value.remedy
 
 
-def test_a_runtime_that_cannot_say_is_told_and_no_error(tmp_path: Path) -> None:
+def test_a_runtime_that_cannot_say_is_told_and_no_error(written: Path) -> None:
     def broken(*_: object) -> list[list[float]]:
         raise LaunchError("runtime-died", "the runtime died", "Reinstall it.")
 
-    said, events = prove_opens(replace(LLAMACPP, score=broken), tmp_path / "m.gguf", 10)
+    said, events = prove_opens(replace(LLAMACPP, score=broken), written, 10)
     assert (said, [e.code for e in events]) == ({}, ["not-opened"])
 
 
-def test_what_is_too_large_for_this_machine_is_left_alone(tmp_path: Path) -> None:
-    said, events = prove_opens(LLAMACPP, tmp_path / "m.gguf", 1 << 60)
+def test_what_is_too_large_for_this_machine_is_left_alone(written: Path) -> None:
+    said, events = prove_opens(LLAMACPP, written, 1 << 60)
     assert (said, [e.code for e in events]) == ({}, ["not-opened"])
 
 
