@@ -8,6 +8,7 @@ import pytest
 
 from llmfit_core.errors import LlmfitError
 from llmfit_core.testing import ArchitectureTests
+from llmfit_qwen2 import samples
 from llmfit_qwen2.hybrid import QWEN3_NEXT, QWEN35, QWEN35_MOE
 from tests.e2e.scoring import by_llamacpp, by_transformers, divergence, ids_of
 from tests.expert_forms import load, one_by_one
@@ -16,39 +17,7 @@ from tests.multimodal_models import Kind, make
 if TYPE_CHECKING:
     from pathlib import Path
 
-SMALL: dict[str, object] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "layer_types": ["linear_attention", "full_attention"],
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 512,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-}
-EXPERTS: dict[str, object] = {
-    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
-}  # fmt: skip
-FULL, LINEAR = "full_attention", "linear_attention"
-KINDS: dict[str, Any] = {
-    "one-value-head-a-key-head": {"linear_num_value_heads": 2},
-    "no-period": {"layer_types": [FULL, LINEAR, FULL], "num_hidden_layers": 3},
-    "interval": {"layer_types": ..., "full_attention_interval": 2},
-    "tied": {"tie_word_embeddings": True, "num_key_value_heads": 4},
-}
-REFUSED: dict[str, Any] = {
-    "attention-only": ({"layer_types": [FULL] * 2}, "graph-cannot"),
-    "two-sizes-of-heads": ({"linear_value_head_dim": 32}, "shape-mismatch"),
-    "uneven-groups": ({"linear_num_value_heads": 3}, "config-value"),
-    "no-kind": ({"layer_types": [LINEAR, "sliding_attention"]}, "config-value"),
-    "epsilon": ({"rms_norm_eps": 1e-5}, "graph-cannot"),
-    "gelu": ({"hidden_act": "gelu"}, "graph-cannot"),
-    "no-gate": ({"attn_output_gate": False}, "config-value"),
-}
+SAMPLES = samples.SAMPLES["architectures"]
 NORMS = {"test_it_comes_back": "norms are stored minus one: what they multiply by comes back, small differences from one do not"}
 
 
@@ -70,17 +39,7 @@ def comes_back(folder: Path, to: Path) -> None:
 
 class TestQwen3Next(ArchitectureTests):
     architecture = QWEN3_NEXT
-    config: ClassVar = {
-        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "intermediate_size": 96,
-        "norm_topk_prob": True, **SMALL, **EXPERTS,
-    }  # fmt: skip
-    variations: ClassVar = KINDS
-    refused: ClassVar = {
-        **REFUSED,
-        "not-normalised": ({"norm_topk_prob": False}, "graph-cannot"),
-        "dense-layers": ({"mlp_only_layers": [0]}, "stray-tensor"),
-    }
-    slow = frozenset({"tied", "one-value-head-a-key-head"})
+    sample = SAMPLES["qwen3next"]
     overrides: ClassVar = NORMS
 
     def test_it_comes_back(self, case: str, tmp_path: Path) -> None:
@@ -89,10 +48,7 @@ class TestQwen3Next(ArchitectureTests):
 
 class TestQwen35(ArchitectureTests):
     architecture = QWEN35
-    config: ClassVar = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "intermediate_size": 96, **SMALL}
-    variations: ClassVar = {**KINDS, "three-value-heads-a-key-head": {"linear_num_value_heads": 6}}
-    refused: ClassVar = REFUSED
-    slow = frozenset({"tied", "no-period"})
+    sample = SAMPLES["qwen35"]
     overrides: ClassVar = NORMS
 
     def test_it_comes_back(self, case: str, tmp_path: Path) -> None:
@@ -101,10 +57,7 @@ class TestQwen35(ArchitectureTests):
 
 class TestQwen35Moe(ArchitectureTests):
     architecture = QWEN35_MOE
-    config: ClassVar = {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", **SMALL, **EXPERTS}
-    variations: ClassVar = KINDS
-    refused: ClassVar = REFUSED
-    slow = frozenset({"tied", "no-period", "one-value-head-a-key-head"})
+    sample = SAMPLES["qwen35moe"]
     overrides: ClassVar = NORMS
 
     def test_it_comes_back(self, case: str, tmp_path: Path) -> None:
@@ -116,7 +69,7 @@ EYE = {
     "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 128, "num_position_embeddings": 16,
 }  # fmt: skip
 NETS = {
-    "layer_types": [LINEAR, FULL], "head_dim": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "layer_types": [samples.LINEAR, samples.FULL], "head_dim": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]},
 }  # fmt: skip
@@ -160,10 +113,10 @@ def test_nets_alone_are_no_model_of_the_class(golden_models: Any, to_gguf: Any, 
     from tests.multimodal_models import respelled
 
     def nets_alone(config: dict[str, Any]) -> dict[str, Any]:
-        config["text_config"]["layer_types"] = [LINEAR, LINEAR]
+        config["text_config"]["layer_types"] = [samples.LINEAR] * 2
         return config
 
     with pytest.raises(LlmfitError) as caught:
         to_gguf(respelled(make(golden_models, "qwen3.5", SEEING), tmp_path / "nets", str, nets_alone))
     assert caught.value.code == "config-value"
-    assert FULL in caught.value.cause
+    assert samples.FULL in caught.value.cause
