@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 SMALL: dict[str, Any] = {
@@ -34,6 +37,76 @@ YARN: dict[str, Any] = {
 }
 GROUPS = frozenset({"expert_group_count", "expert_group_used_count"})
 """Of DeepSeek-V3's graph, which is the same."""
+
+
+def saved(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """What the files of a DeepSeekMoE hold, whose class transformers lacks."""
+    width, rows, each = config["hidden_size"], config["vocab_size"], config["moe_intermediate_size"]
+    kv = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    out = {"model.embed_tokens.weight": (rows, width), "model.norm.weight": (width,), "lm_head.weight": (rows, width)}
+    for n in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{n}"
+        out |= {f"{layer}.{x}_layernorm.weight": (width,) for x in ("input", "post_attention")}
+        out |= {f"{layer}.self_attn.{x}_proj.weight": (kv if x in "kv" else width, width) for x in "qkvo"}
+        widths = {f"{layer}.mlp": config["intermediate_size"]}
+        if n >= config["first_k_dense_replace"]:
+            out[f"{layer}.mlp.gate.weight"] = (config["n_routed_experts"], width)
+            widths = {f"{layer}.mlp.experts.{e}": each for e in range(config["n_routed_experts"])}
+            widths[f"{layer}.mlp.shared_experts"] = each * config["n_shared_experts"]
+        for name, inner in widths.items():
+            out |= {f"{name}.gate_proj.weight": (inner, width), f"{name}.up_proj.weight": (inner, width)}
+            out[f"{name}.down_proj.weight"] = (width, inner)
+    return out
+
+
+def by_qwen2_moe(folder: Path, ids: list[int]) -> Any:
+    """A Qwen2-MoE that computes the same, but for the names.
+
+    Same attention, experts and softmax. Its shared expert is multiplied by a sigmoid, which is a half where the gate in front
+    of it is zero; so its `down_proj` is twice DeepSeek's. Biases of q, k and v are zero.
+    """
+    from llmfit_core.testing.with_transformers import judge
+
+    said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    same = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads vocab_size".split()
+    same += ["max_position_embeddings", "moe_intermediate_size", "num_experts_per_tok"]
+    shared = said["moe_intermediate_size"] * said["n_shared_experts"]
+    with judge() as transformers, tempfile.TemporaryDirectory() as work:
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        config = transformers.Qwen2MoeConfig(
+            **{k: said[k] for k in same}, num_experts=said["n_routed_experts"], shared_expert_intermediate_size=shared,
+            mlp_only_layers=list(range(said["first_k_dense_replace"])), norm_topk_prob=False, rms_norm_eps=said["rms_norm_eps"],
+            tie_word_embeddings=False, architectures=["Qwen2MoeForCausalLM"],
+        )  # fmt: skip
+        tensors: dict[str, torch.Tensor] = {}
+        for file in folder.glob("*.safetensors"):
+            for name, tensor in load_file(file).items():
+                twice = name.endswith("shared_experts.down_proj.weight")
+                tensors[name.replace("shared_experts.", "shared_expert.")] = tensor.float() * (2 if twice else 1)
+        for name in list(tensors):
+            if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+                tensors[name.replace("weight", "bias")] = torch.zeros(tensors[name].shape[0])
+            if name.endswith("mlp.gate.weight"):
+                tensors[name.replace("gate.weight", "shared_expert_gate.weight")] = torch.zeros(1, said["hidden_size"])
+        config.save_pretrained(work)
+        save_file(tensors, Path(work, "model.safetensors"), metadata={"format": "pt"})
+        net: Any = transformers.Qwen2MoeForCausalLM.from_pretrained(work, dtype=torch.float32, attn_implementation="eager")
+        with torch.inference_mode():
+            return net.eval()(torch.tensor([list(ids)])).logits[0].double().log_softmax(-1).numpy()
+
+
+DEEPSEEK: dict[str, Any] = {
+    "config": {
+        **{k: v for k, v in SMALL.items() if "rank" not in k and "head_dim" not in k},
+        **MIXED, "architectures": ["DeepseekForCausalLM"], "model_type": "deepseek", "num_key_value_heads": 2,
+        "first_k_dense_replace": 1, "vocab_size": 512, "n_routed_experts": 4,
+    },
+    "saved_tensors": saved,
+    "reference": by_qwen2_moe,
+    "refused": {"normalised": ({"norm_topk_prob": True}, "graph-cannot")},
+}
 
 DEEPSEEK2: dict[str, Any] = {
     "config": {
@@ -102,8 +175,29 @@ GLM4_MOE: dict[str, Any] = {
     "slow": frozenset({"biases-normed", "whole-heads-mha", "yarn"}),
 }
 
+SOLAR_OPEN: dict[str, Any] = {
+    "config": {
+        **{k: v for k, v in SMALL.items() if k.startswith(("hidden", "num_", "max_"))},
+        "architectures": ["SolarOpenForCausalLM"], "model_type": "solar_open", "num_key_value_heads": 2, "head_dim": 32,
+        "intermediate_size": 96,  # as published, though no layer is dense
+        **MIXED, "routed_scaling_factor": 1.5,
+    },
+    "variations": {
+        "groups": {"n_group": 4, "topk_group": 2, "norm_topk_prob": False, "attention_bias": True},
+    },
+    "refused": {
+        "gelu": ({"hidden_act": "gelu"}, "graph-cannot"),
+        "half-heads": (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+            "config-key-invalid",
+        ),
+    },
+    "slow": frozenset({"groups"}),
+}
+
 SAMPLES: dict[str, dict[str, Any]] = {
     "architectures": {
-        "deepseek2": DEEPSEEK2, "deepseek3": DEEPSEEK3, "glm4-moe-lite": GLM4_MOE_LITE, "youtu": YOUTU, "glm4moe": GLM4_MOE,
+        "deepseek": DEEPSEEK, "deepseek2": DEEPSEEK2, "deepseek3": DEEPSEEK3, "glm4-moe-lite": GLM4_MOE_LITE, "youtu": YOUTU,
+        "glm4moe": GLM4_MOE, "solar-open": SOLAR_OPEN,
     }
 }  # fmt: skip
