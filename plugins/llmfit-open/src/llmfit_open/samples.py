@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmfit_open.samples_experts import EXPERTS
+from llmfit_open.samples_hub import HUB
+
 SMALL: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": 256,
@@ -21,6 +24,7 @@ LARGE: dict[str, Any] = {"num_hidden_layers": 64}
 MIXED: dict[str, Any] = {**LARGE, "layer_types": ([SLIDING] * 3 + [FULL]) * 16, "sliding_window": 16}
 """As many layers as tell the exaone4 and command-r graphs that it is the large model."""
 MULTIPLIERS: dict[str, Any] = {"embedding_multiplier": 12, "logits_scaling": 8, "residual_multiplier": 0.22, "attention_multiplier": 0.2}
+GELU = ({"hidden_act": "gelu"}, CANNOT)
 BIASES = ({"attention_bias": True}, CANNOT)
 WIDE_HEADS = ({"head_dim": 32}, CANNOT)
 
@@ -28,6 +32,12 @@ WIDE_HEADS = ({"head_dim": 32}, CANNOT)
 def rope(kind: dict[str, Any], theta: float = 10000.0, **more: Any) -> dict[str, Any]:
     """A config's rope."""
     return {"rope_parameters": {**kind, "rope_theta": theta, **more}}
+
+
+def by_kind(sliding: dict[str, Any], full: dict[str, Any] = YARN) -> dict[str, Any]:
+    """A config's rope, where layers that slide have one of their own."""
+    default = {"rope_type": "default", "rope_theta": 500000.0}
+    return {"rope_parameters": {FULL: {**default, **full}, SLIDING: {**default, **sliding}}}
 
 
 def _of(cls: str, kind: str, *, quick: str = "", variations: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -116,7 +126,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
                 "interval": ({"no_rope_layer_interval": 2}, CANNOT),
                 "attention-bias": BIASES,
                 "mlp-bias": ({"mlp_bias": True}, CANNOT),
-                "gelu": ({"hidden_act": "gelu"}, CANNOT),
+                "gelu": GELU,
                 "llama3-and-no-rope": (rope(LLAMA3), CANNOT),
             },
         ),
@@ -161,7 +171,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
                 "yarn-betas": {"tie_word_embeddings": True, **rope(YARN, beta_fast=16.0)},
                 "linear": rope(LINEAR),
             },
-            refused={"gelu": ({"hidden_act": "gelu"}, CANNOT)},
+            refused={"gelu": GELU},
         ),
         "cohere": _of(
             "CohereForCausalLM", "cohere",
@@ -177,7 +187,45 @@ SAMPLES: dict[str, dict[str, Any]] = {
             },
         ),
         "cohere2": _of(
-            "Cohere2ForCausalLM", "cohere2", num_hidden_layers=4, sliding_window=16, layer_types=[SLIDING, SLIDING, FULL, SLIDING],
+            "Cohere2ForCausalLM", "cohere2", num_hidden_layers=4, sliding_window=16, quick="odd-layers",
+            variations={
+                "odd-layers": {"layer_types": [FULL, SLIDING, FULL, SLIDING], "num_key_value_heads": 4, "logit_scale": 0.5},
+                "everything-slides": {"layer_types": [SLIDING] * 4, **rope(YARN, 5e5)},
+            },
+            refused={
+                "gelu": GELU,
+                "own-head": ({"tie_word_embeddings": False}, CANNOT),
+                "llama3": (rope(LLAMA3), CANNOT),
+                "nothing-slides": ({"layer_types": [FULL] * 4}, CANNOT),
+                "no-window": ({"sliding_window": None}, "config-value"),
+                "odd-kind": ({"layer_types": ["chunked_attention"] * 4}, "config-value"),
+            },
+        ),
+        "olmo3": _of(
+            "Olmo3ForCausalLM", "olmo3", num_hidden_layers=4, sliding_window=16, **by_kind({}), quick="odd-layers",
+            variations={
+                "odd-layers": {"layer_types": [FULL, SLIDING, FULL, SLIDING], "num_key_value_heads": 4, "rope_parameters": None},
+                "nothing-slides": {"layer_types": [FULL] * 4, "tie_word_embeddings": True},
+                "everything-slides": {"layer_types": [SLIDING] * 4},
+            },
+            refused={
+                "gelu": GELU,
+                "two-bases": (by_kind({"rope_theta": 10000.0}), CANNOT),
+                "scaled-sliding": (by_kind(YARN), CANNOT),
+                "llama3": (by_kind({}, LLAMA3), CANNOT),
+                "no-window": ({"sliding_window": None}, "config-value"),
+                "whose-base": ({"rope_parameters": ..., "rope_theta": 10000.0}, "config-value"),
+                "biases": BIASES,
+            },
+        ),
+        "glm": _of(
+            "GlmForCausalLM", "glm", head_dim=16, pad_token_id=272,
+            variations={
+                "tied-whole": {
+                    "tie_word_embeddings": True, "partial_rotary_factor": 1.0, "attention_bias": False, "num_key_value_heads": 4,
+                },
+            },
+            refused={"gelu": GELU, "wide-heads": WIDE_HEADS},
         ),
         "glm4": _of(
             "Glm4ForCausalLM", "glm4", head_dim=32, pad_token_id=272,
@@ -217,9 +265,21 @@ SAMPLES: dict[str, dict[str, Any]] = {
             },
             refused={"biases": ({"use_bias": True}, "missing-tensor")},
         ),
-        "ernie4_5-moe": _of(
-            "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", num_hidden_layers=3, moe_num_experts=4, moe_k=3, moe_intermediate_size=32,
-            moe_layer_start_index=1,
+        "arcee": _of(
+            "ArceeForCausalLM", "arcee", quick="yarn-betas",
+            variations={
+                "yarn-betas": {"head_dim": 32, **rope(YARN, beta_fast=16.0, truncate=False)},
+                "llama3-tied": {"tie_word_embeddings": True, "num_key_value_heads": 4, **rope(LLAMA3)},
+            },
+            refused={"silu": ({"hidden_act": "silu"}, CANNOT), "biases": ({"mlp_bias": True}, "missing-tensor")},
+        ),
+        "seed_oss": _of(
+            "SeedOssForCausalLM", "seed_oss", head_dim=32, quick="yarn",
+            variations={
+                "yarn": {"num_key_value_heads": 4, **rope(YARN)},
+                "no-biases-tied": {"attention_bias": False, "tie_word_embeddings": True, "head_dim": None},
+            },
+            refused={"gelu": GELU, "llama3": (rope(LLAMA3), CANNOT)},
         ),
         "internlm2": _of(
             "InternLM2ForCausalLM", "internlm2", bias=False, tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=10000.0,
@@ -232,5 +292,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
             saved_tensors=internlm2_tensors,
             reference=internlm2_reference,
         ),
+        **EXPERTS,
+        **HUB,
     }
 }  # fmt: skip
