@@ -195,6 +195,7 @@ REFUSED: list[Any] = [
     pytest.param(bad_scale(float("nan")), "bad-scale", id="scale-nan"),
     pytest.param(bad_scale(float("inf")), "bad-scale", id="scale-infinite"),
     pytest.param(bad_scale(0, twins.BITLINEAR), "bad-scale", id="divided-by-zero"),
+    pytest.param(bad_scale(0), "bad-scale", id="times-zero"),
     pytest.param(
         lambda p: twins.twin(p, tensors={Q: np.zeros((twins.HIDDEN // 8, twins.HIDDEN), np.uint8)}), "shape-mismatch", id="rows"
     ),

@@ -136,16 +136,20 @@ def _settings(section: Section) -> tuple[str, int]:
     return version, group
 
 
-def _gemm(parts: Parts, module: str, group: int, symmetric: bool) -> Tensor:
-    words = parts.need(module, "qweight", "qweight")
-    scales = parts.need(module, "scales", "qweight")
+def _words(parts: Parts, module: str, layout: str) -> tuple[Tensor, Tensor]:
+    words, scales = parts.need(module, "qweight", "qweight"), parts.need(module, "scales", "qweight")
     require_dtype(f"{module}.qweight", words, ("i32",))
     if len(words.shape) != 2 or 0 in words.shape:
         raise SourceError(
             "shape-mismatch",
-            f"{module}.qweight has the shape {list(words.shape)} where [in, out / 8] belongs",
+            f"{module}.qweight has the shape {list(words.shape)} where {layout} belongs",
             "The checkpoint is damaged; fetch it again.",
         )
+    return words, scales
+
+
+def _gemm(parts: Parts, module: str, group: int, symmetric: bool) -> Tensor:
+    words, scales = _words(parts, module, "[in, out / 8]")
     width, height = words.shape[0], words.shape[1] * PER_WORD
     group = _group(module, width, group)
     count = width // group
@@ -166,15 +170,7 @@ def _gemm(parts: Parts, module: str, group: int, symmetric: bool) -> Tensor:
 
 
 def _gemv(parts: Parts, module: str, group: int, symmetric: bool) -> Tensor:
-    words = parts.need(module, "qweight", "qweight")
-    scales = parts.need(module, "scales", "qweight")
-    require_dtype(f"{module}.qweight", words, ("i32",))
-    if len(words.shape) != 2 or 0 in words.shape:
-        raise SourceError(
-            "shape-mismatch",
-            f"{module}.qweight has the shape {list(words.shape)} where [out, in / 8] belongs",
-            "The checkpoint is damaged; fetch it again.",
-        )
+    words, scales = _words(parts, module, "[out, in / 8]")
     height, width = words.shape[0], words.shape[1] * PER_WORD
     group = _group(module, width, group)
     count = width // group

@@ -99,7 +99,7 @@ class Scaled:
     def rows(self, start: int, stop: int) -> Array:
         """Row-local; the scale is read anew, since it is one number."""
         factor = to_float32(self.scale.rows(0, 1)).reshape(-1)[0]
-        if not np.isfinite(factor) or (self.divide and factor == 0):
+        if not np.isfinite(factor) or factor == 0:
             raise SourceError("bad-scale", f"{self.name} is {factor}, by which nothing can be scaled", _FETCH)
         rows = to_float32(self.source.rows(start, stop))
         scaled: Array = rows / factor if self.divide else rows * factor

@@ -71,7 +71,9 @@ def _scale(name: str, ref: TensorRef, said: Stated | None) -> Tensor:
     raise SourceError(
         "tensor-dtype",
         f"{name} holds {ref.dtype} values where scales are f32, bf16, f16 or f8_e8m0",
-        "If its bytes are exponents, config.json has to say so (scale_fmt: ue8m0); else fetch the weights again.",
+        "If its bytes are exponents, config.json has to say so (scale_fmt: ue8m0); else fetch the weights again."
+        if ref.dtype == "u8"
+        else "Fetch the weights again; if they are so published, store the scales as float32.",
     )
 
 
