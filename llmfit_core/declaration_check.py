@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Literal, get_args, get_origin
@@ -97,13 +97,31 @@ def _items_fit(value: object, container: str, inside: ast.expr, module: str) -> 
         if not isinstance(inside, ast.Tuple):
             return True
         key, item = inside.elts
-        return all(_fits(k, key, module) and _fits(v, item, module) for k, v in value.items())
+        return _all_fit(value, key, module) and _all_fit(value.values(), item, module)
     assert isinstance(value, (tuple, frozenset))
     if container == "frozenset":
-        return all(_fits(v, inside, module) for v in value)
+        return _all_fit(value, inside, module)
     if isinstance(inside, ast.Tuple) and isinstance(inside.elts[-1], ast.Constant) and inside.elts[-1].value is ...:
-        return all(_fits(v, inside.elts[0], module) for v in value)
+        return _all_fit(value, inside.elts[0], module)
     return True
+
+
+def _all_fit(values: Iterable[object], annotation: ast.expr, module: str) -> bool:
+    # A table has hundreds of entries of a handful of types, and this is on the way of every command.
+    some = {type(v): v for v in values}.values() if _by_type(annotation, module) else values
+    return all(_fits(v, annotation, module) for v in some)
+
+
+def _by_type(annotation: ast.expr, module: str) -> bool:
+    """Whether a value's type alone decides if it fits."""
+    match annotation:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _by_type(left, module) and _by_type(right, module)
+        case ast.Name(id=name):
+            return get_origin(getattr(sys.modules.get(module), name, None)) is not Literal
+        case ast.Constant(value=None):
+            return True
+    return False
 
 
 def _is_a(value: object, name: str, module: str) -> bool:
