@@ -38,7 +38,14 @@ from llmfit_core.errors import (
 from llmfit_core.events import Event
 from llmfit_core.export import Exporter, Filled, FillOptions, Scheme, Written
 from llmfit_core.hookspecs import hookimpl
-from llmfit_core.hparams import COMMON_CONFIG, DECODER_CONFIG
+from llmfit_core.hparams import COMMON_CONFIG, DECODER_CONFIG, DECODER_KEYS
+from llmfit_core.layer_kinds import (
+    ENDLESS_WINDOW,
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    WINDOW_PATTERN,
+    kinds_by_pattern,
+)
 from llmfit_core.plan import Artifact, OutputFile, OutputTensor, Plan, Recipe
 from llmfit_core.roles import PRE_NORM_DECODER, SHAPES, Link, Role
 from llmfit_core.runtime import Capabilities, Generated, LaunchOptions, LaunchPlan, Probe, Runtime
@@ -53,10 +60,15 @@ if TYPE_CHECKING:
 __all__ = [
     "COMMON_CONFIG",
     "DECODER_CONFIG",
+    "DECODER_KEYS",
+    "ENDLESS_WINDOW",
+    "FULL_ATTENTION",
     "PRE_NORM_DECODER",
     "REQUIRED",
     "ROLES",
     "SHAPES",
+    "SLIDING_ATTENTION",
+    "WINDOW_PATTERN",
     "Architecture",
     "Artifact",
     "Asserts",
@@ -106,6 +118,7 @@ __all__ = [
     "__version__",
     "convert",
     "hookimpl",
+    "kinds_by_pattern",
     "load_plugins",
     "open_checkpoint",
     "plan_conversion",

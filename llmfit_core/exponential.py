@@ -13,9 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NegativeExp:
-    """`-exp(source)`, computed in float64 and rounded to float32."""
+    """`-exp(source)`, computed in float64 and rounded to float32.
+
+    Attributes:
+        source: Of any shape.
+        inverse: `log(-source)` instead, which is the way back but for the last places of float32.
+    """
 
     source: Tensor
+    inverse: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -31,36 +37,9 @@ class NegativeExp:
         """Row-local."""
         import numpy as np
 
-        with np.errstate(over="ignore"):
-            return -np.exp(to_float32(self.source.rows(start, stop)).astype(np.float64)).astype(np.float32)
-
-    def files(self) -> tuple[str, ...]:
-        """The source's."""
-        return self.source.files()
-
-
-@dataclass(frozen=True)
-class NegativeLog:
-    """`log(-source)`, computed in float64 and rounded to float32: the inverse, but for the last places of float32."""
-
-    source: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Unchanged."""
-        return self.source.shape
-
-    @property
-    def dtype(self) -> str:
-        """Always float32."""
-        return "f32"
-
-    def rows(self, start: int, stop: int) -> Array:
-        """Row-local."""
-        import numpy as np
-
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(-to_float32(self.source.rows(start, stop)).astype(np.float64)).astype(np.float32)
+        x = to_float32(self.source.rows(start, stop)).astype(np.float64)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return (np.log(-x) if self.inverse else -np.exp(x)).astype(np.float32)
 
     def files(self) -> tuple[str, ...]:
         """The source's."""

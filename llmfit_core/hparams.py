@@ -90,6 +90,20 @@ DECODER_CONFIG: dict[str, Use] = {
 }
 """The keys of a decoder with rope and RMS norms, to be extended with `|`."""
 
+DECODER_KEYS: tuple[str, ...] = (
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "rope.freq_base",
+    "attention.layer_norm_rms_epsilon",
+    "attention.key_length",
+    "attention.value_length",
+)
+"""What llama.cpp's loaders read for every decoder with rope and RMS norms, the start of a `Graph`'s `keys`."""
+
 _COUNTS = frozenset(
     "embedding_length block_count feed_forward_length attention.head_count attention.head_count_kv attention.key_length "
     "attention.value_length context_length vocab_size expert_count expert_used_count expert_feed_forward_length "

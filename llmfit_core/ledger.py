@@ -11,9 +11,10 @@ from llmfit_core.architecture import Architecture, Fused, Reads, Slot, slot_role
 from llmfit_core.dtypes import FLOATS
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
+from llmfit_core.grouping import ungroup
 from llmfit_core.model import Key
 from llmfit_core.naming import Match, first_missing, source_name
-from llmfit_core.transform import Affine, Reshape, Slice, Stack, transpose, ungroup
+from llmfit_core.transform import Affine, Reshape, Slice, Stack, transpose
 
 _ENOUGH = 4096
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmfit_core import DECODER_CONFIG, PRE_NORM_DECODER, Architecture, Asserts, Fix, Graph, Reads, Role, Slot, hookimpl
+from llmfit_core import (
+    DECODER_CONFIG,
+    DECODER_KEYS,
+    PRE_NORM_DECODER,
+    Architecture,
+    Asserts,
+    Fix,
+    Graph,
+    Reads,
+    Role,
+    Slot,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,20 +26,7 @@ LLAMA_GRAPH = Graph(
     format="gguf",
     name="llama",
     engine="llama.cpp",
-    keys=(
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "feed_forward_length",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "rope.freq_base",
-        "attention.layer_norm_rms_epsilon",
-        "attention.key_length",
-        "attention.value_length",
-        "vocab_size",
-        "rope.dimension_count",
-    ),
+    keys=(*DECODER_KEYS, "vocab_size", "rope.dimension_count"),
     fixes={"hidden_act": Fix(values=("silu",), why="the llama graph applies SiLU")},
     rope_rows="pairs",  # its rope takes neighbouring rows; Acme stores halves, as Hugging Face does
     rope_factors=True,

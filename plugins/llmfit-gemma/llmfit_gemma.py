@@ -8,7 +8,11 @@ from typing import Any
 
 from llmfit_core import (
     DECODER_CONFIG,
+    ENDLESS_WINDOW,
+    FULL_ATTENTION,
     PRE_NORM_DECODER,
+    SLIDING_ATTENTION,
+    WINDOW_PATTERN,
     Architecture,
     Asserts,
     Fix,
@@ -20,12 +24,9 @@ from llmfit_core import (
     Slot,
     SourceError,
     hookimpl,
+    kinds_by_pattern,
 )
 
-FULL, SLIDING = "full_attention", "sliding_attention"
-PATTERN = "attention.sliding_window_pattern"
-ENDLESS = 1 << 22
-"""Tokens of a window that nothing leaves; few enough that llama.cpp multiplies them by its sequences without overflow."""
 _CORRECT = "Correct config.json, as the model's authors published it."
 
 
@@ -86,29 +87,12 @@ CONFIG_2: dict[str, Reads | Asserts | Ignores] = {
 }
 
 
-def kinds_by(pattern: object, layers: int) -> tuple[str, ...]:
-    """The layers' kinds by llama.cpp's rule: a flag for each layer, or every n-th (0: none) attends to everything.
-
-    Raises:
-        SourceError: `gguf-key-type` for anything else.
-    """
-    if isinstance(pattern, (list, tuple)) and len(pattern) == layers and all(f in (0, 1) for f in pattern):
-        return tuple(SLIDING if flag else FULL for flag in pattern)
-    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
-        return tuple(SLIDING if not pattern or (i + 1) % pattern else FULL for i in range(layers))
-    raise SourceError(
-        "gguf-key-type",
-        f"{PATTERN} is {pattern!r:.80}, neither a number nor a flag for each of {layers} layers",
-        "The file is damaged.",
-    )
-
-
 def pattern_of(kinds: Sequence[str]) -> int | list[bool]:
     """The inverse: a number where one says it, else a flag for each layer."""
     for every in range(1, len(kinds) + 2):
-        if kinds_by(every, len(kinds)) == tuple(kinds):
+        if kinds_by_pattern(every, len(kinds)) == tuple(kinds):
             return every
-    return [k == SLIDING for k in kinds]
+    return [k == SLIDING_ATTENTION for k in kinds]
 
 
 def kinds(every: int) -> Callable[[Mapping[str, Any]], dict[str, object]]:
@@ -124,16 +108,16 @@ def kinds(every: int) -> Callable[[Mapping[str, Any]], dict[str, object]]:
         spacing = hparams.get("window_every", every)
         if stated is None and not spacing:
             raise SourceError("config-key-invalid", "sliding_window_pattern in config.json is 0", _CORRECT)
-        found = tuple(stated) if stated is not None else kinds_by(spacing, layers)
-        odd = [k for k in found if k not in (FULL, SLIDING)]
+        found = tuple(stated) if stated is not None else kinds_by_pattern(spacing, layers)
+        odd = [k for k in found if k not in (FULL_ATTENTION, SLIDING_ATTENTION)]
         if odd or len(found) != layers:
             what = f"names {odd[0]}" if odd else f"has {len(found)} entries for {layers} layers"
             raise SourceError("config-key-invalid", f"layer_types in config.json {what}", _CORRECT)
-        if SLIDING in found and not hparams.get("attention.sliding_window"):
+        if SLIDING_ATTENTION in found and not hparams.get("attention.sliding_window"):
             said = hparams.get("attention.sliding_window")
             raise SourceError(
                 "config-key-invalid",
-                f"sliding_window in config.json is {said!r}, and {found.count(SLIDING)} layers need one",
+                f"sliding_window in config.json is {said!r}, and {found.count(SLIDING_ATTENTION)} layers need one",
                 _CORRECT,
             )
         return {"layer_types": found}
@@ -146,21 +130,21 @@ def written_kinds(every: int) -> Callable[[Mapping[str, Any]], dict[str, object]
 
     def values(hparams: Mapping[str, Any]) -> dict[str, object]:
         found = tuple(hparams["layer_types"])
-        return {PATTERN: None if found == kinds_by(every, len(found)) else pattern_of(found)}
+        return {WINDOW_PATTERN: None if found == kinds_by_pattern(every, len(found)) else pattern_of(found)}
 
     return values
 
 
 def written_2(hparams: Mapping[str, Any]) -> dict[str, object]:
     """gemma2 aborts where no layer slides: then those that usually do have a window that nothing leaves."""
-    if SLIDING not in hparams["layer_types"]:
-        return {"attention.sliding_window": max(ENDLESS, hparams["context_length"])}
+    if SLIDING_ATTENTION not in hparams["layer_types"]:
+        return {"attention.sliding_window": max(ENDLESS_WINDOW, hparams["context_length"])}
     return written_kinds(2)(hparams)
 
 
 def written_3(hparams: Mapping[str, Any]) -> dict[str, object]:
     """gemma3 without a window has no layer that slides."""
-    if SLIDING not in hparams["layer_types"]:
+    if SLIDING_ATTENTION not in hparams["layer_types"]:
         return {"attention.sliding_window": None}
     return written_kinds(6)(hparams)
 
@@ -214,7 +198,7 @@ def gelu(*more: str) -> Fix:
 def assumed_2(keys: Mapping[str, Any]) -> dict[str, object]:
     """What the loader of gemma2 takes where a file is silent."""
     return {
-        "layer_types": kinds_by(keys.get(PATTERN, 2), keys["block_count"]),
+        "layer_types": kinds_by_pattern(keys.get(WINDOW_PATTERN, 2), keys["block_count"]),
         "attention.sliding_window": 4096,
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
@@ -224,9 +208,9 @@ def assumed_2(keys: Mapping[str, Any]) -> dict[str, object]:
 
 def assumed_3(keys: Mapping[str, Any]) -> dict[str, object]:
     """What the loader of gemma3 takes where a file is silent; without a window no layer slides."""
-    pattern = keys.get(PATTERN, 6) if keys.get("attention.sliding_window") else 1
+    pattern = keys.get(WINDOW_PATTERN, 6) if keys.get("attention.sliding_window") else 1
     return {
-        "layer_types": kinds_by(pattern, keys["block_count"]),
+        "layer_types": kinds_by_pattern(pattern, keys["block_count"]),
         "attention.sliding_window": 4096,  # of no layer, and yet transformers wants a number
         "rope.freq_base_swa": 10000.0,
         "query_pre_attn_scalar": SCALAR_3(keys),
@@ -281,7 +265,7 @@ GEMMA_2 = Architecture(
             format="gguf",
             name="gemma2",
             engine="llama.cpp",
-            keys=(*KEYS, "attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window", PATTERN),
+            keys=(*KEYS, "attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window", WINDOW_PATTERN),
             fixes={
                 "hidden_act": gelu(),
                 "partial_rotary_factor": WHOLE_HEADS,
@@ -323,14 +307,14 @@ GEMMA_3 = Architecture(
             format="gguf",
             name="gemma3",
             engine="llama.cpp",
-            keys=(*KEYS, "rope.freq_base_swa", "final_logit_softcapping", "attention.sliding_window", PATTERN),
+            keys=(*KEYS, "rope.freq_base_swa", "final_logit_softcapping", "attention.sliding_window", WINDOW_PATTERN),
             fixes={
                 "hidden_act": gelu(),
                 "partial_rotary_factor": WHOLE_HEADS,
-                f"rope_type.{SLIDING}": Fix(
+                f"rope_type.{SLIDING_ATTENTION}": Fix(
                     values=(None, "default"),
                     why="the gemma3 graph has plain rope in sliding layers",
-                    unless=lambda hp: SLIDING not in hp["layer_types"],  # type: ignore[operator]
+                    unless=lambda hp: SLIDING_ATTENTION not in hp["layer_types"],  # type: ignore[operator]
                 ),
             },
             values=written_3,
@@ -343,7 +327,7 @@ GEMMA_3 = Architecture(
     ),
     hparams=kinds(6),
     waived=RECOMPUTED,
-    rope_kinds={FULL: "rope_theta", SLIDING: "rope_local_base_freq"},
+    rope_kinds={FULL_ATTENTION: "rope_theta", SLIDING_ATTENTION: "rope_local_base_freq"},
 )
 
 

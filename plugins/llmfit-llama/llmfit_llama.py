@@ -9,6 +9,7 @@ from typing import Any
 
 from llmfit_core import (
     DECODER_CONFIG,
+    DECODER_KEYS,
     PRE_NORM_DECODER,
     Architecture,
     Asserts,
@@ -72,16 +73,7 @@ LLAMA_GRAPH = Graph(
     name="llama",
     engine="llama.cpp",
     keys=(
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "feed_forward_length",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "rope.freq_base",
-        "attention.layer_norm_rms_epsilon",
-        "attention.key_length",
-        "attention.value_length",
+        *DECODER_KEYS,
         "expert_count",
         "expert_used_count",
         "vocab_size",

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from llmfit_core.grouping import regroup, ungroup
 from llmfit_core.tensors import Given, Stored, element_count, read, row_count
 from llmfit_core.transform import (
     Affine,
@@ -19,10 +20,8 @@ from llmfit_core.transform import (
     Stack,
     Transpose,
     cast,
-    regroup,
     to_float32,
     transpose,
-    ungroup,
 )
 
 RNG = np.random.default_rng(7)

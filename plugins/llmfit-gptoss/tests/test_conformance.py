@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
+from llmfit_core import FULL_ATTENTION, SLIDING_ATTENTION
 from llmfit_core.testing import ArchitectureTests, DecoderTests
 from llmfit_gptoss import llmfit_decoders
-from llmfit_gptoss.table import FULL, GPT_OSS, SLIDING
+from llmfit_gptoss.table import GPT_OSS
 from tests.expert_forms import load
 from tests.golden_models import GoldenModels
 
@@ -35,9 +36,9 @@ class TestGptOss(ArchitectureTests):
         "rope_parameters": PLAIN,
     }
     variations: ClassVar[Any] = {
-        "full first": {"layer_types": [FULL, SLIDING]},
+        "full first": {"layer_types": [FULL_ATTENTION, SLIDING_ATTENTION]},
         "tied": {"tie_word_embeddings": True},
-        "ungrouped": {"num_key_value_heads": 4, "layer_types": [FULL, FULL]},
+        "ungrouped": {"num_key_value_heads": 4, "layer_types": [FULL_ATTENTION, FULL_ATTENTION]},
     }
     refused: ClassVar[Any] = {
         "limit": ({"swiglu_limit": 5.0}, "graph-cannot"),

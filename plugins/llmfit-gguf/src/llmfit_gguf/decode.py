@@ -15,13 +15,14 @@ from llmfit_core.config import AMONG_ROPE, normalise
 from llmfit_core.dtypes import DTYPES
 from llmfit_core.errors import SourceError, UnsupportedError
 from llmfit_core.events import Event
+from llmfit_core.grouping import regroup
 from llmfit_core.model import Key
 from llmfit_core.pooling import POOLINGS
 from llmfit_core.readers.ggml_types import PLAIN
 from llmfit_core.roles import Role
 from llmfit_core.tensors import Given, TensorRef, element_count
 from llmfit_core.tokenizer.from_gguf import vocab_from_gguf
-from llmfit_core.transform import Affine, Concat, Reshape, Slice, regroup, transpose
+from llmfit_core.transform import Affine, Concat, Reshape, Slice, transpose
 from llmfit_gguf.key_checks import check_keys, layers_apart
 from llmfit_gguf.layout import from_gguf, parse
 from llmfit_gguf.metadata import BARE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmfit_gptoss.table import FULL, SLIDING
+from llmfit_core import FULL_ATTENTION, SLIDING_ATTENTION
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "architectures": {
@@ -15,7 +15,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
                 "num_experts_per_tok": 2, "max_position_embeddings": 512, "sliding_window": 8,
                 "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
             },
-            "variations": {"full first": {"layer_types": [FULL, SLIDING]}},
+            "variations": {"full first": {"layer_types": [FULL_ATTENTION, SLIDING_ATTENTION]}},
         }
     }
 }  # fmt: skip

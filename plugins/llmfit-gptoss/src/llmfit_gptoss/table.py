@@ -7,6 +7,10 @@ from typing import Any, Final
 
 from llmfit_core import (
     DECODER_CONFIG,
+    ENDLESS_WINDOW,
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    WINDOW_PATTERN,
     Architecture,
     Asserts,
     Fix,
@@ -18,14 +22,12 @@ from llmfit_core import (
     Role,
     Slot,
     SourceError,
+    kinds_by_pattern,
 )
 
-FULL, SLIDING = "full_attention", "sliding_attention"
-WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+WINDOW: Final = "attention.sliding_window"
 EVERY: Final = 2
 """Every second layer sees everything, where nothing else is said: the class's rule, and the loader's."""
-ENDLESS: Final = 1 << 22
-"""Tokens of a window that nothing leaves; few enough that llama.cpp multiplies them by its sequences without overflow."""
 PUBLISHED_ROPE: Final[Mapping[str, object]] = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -40,23 +42,6 @@ ROUNDING: Final = 5e-4
 _CORRECT = "Correct config.json, as the model's authors published it."
 
 
-def kinds_by(pattern: object, layers: int) -> tuple[str, ...]:
-    """The layers' kinds by llama.cpp's rule: a flag for each layer, or every n-th (0: none) attends to everything.
-
-    Raises:
-        SourceError: `gguf-key-type` for anything else.
-    """
-    if isinstance(pattern, (list, tuple)) and len(pattern) == layers and all(f in (0, 1) for f in pattern):
-        return tuple(SLIDING if flag else FULL for flag in pattern)
-    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
-        return tuple(SLIDING if not pattern or (i + 1) % pattern else FULL for i in range(layers))
-    raise SourceError(
-        "gguf-key-type",
-        f"{PATTERN} is {pattern!r:.80}, neither a number nor a flag for each of {layers} layers",
-        "The file is damaged.",
-    )
-
-
 def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     """Each layer's kind, as written down or by the class's own rule, and the experts' width.
 
@@ -65,13 +50,13 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     """
     layers = hparams["block_count"]
     stated: Sequence[str] | None = hparams.get("layer_types")
-    found = tuple(stated) if stated is not None else kinds_by(EVERY, layers)
-    odd = [k for k in found if k not in (FULL, SLIDING)]
+    found = tuple(stated) if stated is not None else kinds_by_pattern(EVERY, layers)
+    odd = [k for k in found if k not in (FULL_ATTENTION, SLIDING_ATTENTION)]
     if odd or len(found) != layers:
         what = f"names {odd[0]}" if odd else f"has {len(found)} entries for {layers} layers"
         raise SourceError("config-key-invalid", f"layer_types in config.json {what}", _CORRECT)
-    if SLIDING in found and not hparams.get(WINDOW):
-        said, count = hparams.get(WINDOW), found.count(SLIDING)
+    if SLIDING_ATTENTION in found and not hparams.get(WINDOW):
+        said, count = hparams.get(WINDOW), found.count(SLIDING_ATTENTION)
         raise SourceError(
             "config-key-invalid", f"sliding_window in config.json is {said!r}, and {count} layers need one", _CORRECT
         )
@@ -81,16 +66,16 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
 def written(hparams: Mapping[str, Any]) -> dict[str, object]:
     """Which layers slide, where it is not what the loader takes for granted; it always wants a window."""
     found = tuple(hparams["layer_types"])
-    if SLIDING not in found:
-        return {WINDOW: max(ENDLESS, hparams["context_length"])}
-    return {PATTERN: None if found == kinds_by(EVERY, len(found)) else [k == SLIDING for k in found]}
+    if SLIDING_ATTENTION not in found:
+        return {WINDOW: max(ENDLESS_WINDOW, hparams["context_length"])}
+    return {WINDOW_PATTERN: None if found == kinds_by_pattern(EVERY, len(found)) else [k == SLIDING_ATTENTION for k in found]}
 
 
 def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
     """What the loader takes where a file is silent."""
     if WINDOW not in keys:
         raise SourceError("gguf-key-missing", f"the file lacks {WINDOW}, which the gpt-oss loader wants", "Fetch the file again.")
-    return {"layer_types": kinds_by(keys.get(PATTERN, EVERY), keys["block_count"])}
+    return {"layer_types": kinds_by_pattern(keys.get(WINDOW_PATTERN, EVERY), keys["block_count"])}
 
 
 def rope_of(keys: Mapping[str, Any]) -> dict[str, object]:
@@ -179,7 +164,7 @@ GPT_OSS = Architecture(
                 "attention.key_length",
                 "attention.value_length",
                 WINDOW,
-                PATTERN,
+                WINDOW_PATTERN,
                 "expert_feed_forward_length",
             ),
             fixes={

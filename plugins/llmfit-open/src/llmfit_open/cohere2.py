@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmfit_core import Architecture, Asserts, Fix, Graph, Reads
+from llmfit_core import SLIDING_ATTENTION, WINDOW_PATTERN, Architecture, Asserts, Fix, Graph, Reads, kinds_by_pattern
 from llmfit_open.cohere import COHERE
 from llmfit_open.common import KEYS_LAYER_NORM, PLAIN_ROPE, QKV, common_fixes
-from llmfit_open.layers import PATTERN, SLIDING, WINDOW, kinds_by, kinds_or_every, pattern_of
+from llmfit_open.layers import WINDOW, kinds_or_every, pattern_of
 
 EVERY = 4
 """Every fourth layer sees everything where nothing else is said: the class's rule, and the loader's."""
@@ -17,17 +17,17 @@ EVERY = 4
 def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     """Each layer's kind, and whether any slides."""
     found = kinds_or_every(hparams, EVERY)
-    return {"layer_types": found, "slides": SLIDING in found}
+    return {"layer_types": found, "slides": SLIDING_ATTENTION in found}
 
 
 def written(hparams: Mapping[str, Any]) -> dict[str, object]:
     """Which layers slide, where it is not what the loader takes for granted."""
-    return {PATTERN: pattern_of(hparams["layer_types"], EVERY)}
+    return {WINDOW_PATTERN: pattern_of(hparams["layer_types"], EVERY)}
 
 
 def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
     """What the loader takes where a file is silent."""
-    return {"layer_types": kinds_by(keys.get(PATTERN, EVERY), keys["block_count"])}
+    return {"layer_types": kinds_by_pattern(keys.get(WINDOW_PATTERN, EVERY), keys["block_count"])}
 
 
 COHERE2 = Architecture(
@@ -58,7 +58,7 @@ COHERE2 = Architecture(
             format="gguf",
             name="cohere2",
             engine="llama.cpp",
-            keys=(*KEYS_LAYER_NORM, "logit_scale", WINDOW, PATTERN, "vocab_size", "rope.dimension_count"),
+            keys=(*KEYS_LAYER_NORM, "logit_scale", WINDOW, WINDOW_PATTERN, "vocab_size", "rope.dimension_count"),
             fixes=common_fixes("cohere2", square=True)
             | {"slides": Fix(values=(True,), why="layer_types has no layer that slides, without which the cohere2 graph aborts")},
             rope=PLAIN_ROPE,

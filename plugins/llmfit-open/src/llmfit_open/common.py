@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmfit_core import Asserts, Fix, Fused, Ignores, Reads, Role, Slot, UnsupportedError
+from llmfit_core import DECODER_KEYS, Asserts, Fix, Fused, Ignores, Reads, Role, Slot, UnsupportedError
 
 Table = dict[str, str | Slot | Fused]
 Uses = dict[str, Reads | Asserts | Ignores]
@@ -27,18 +27,7 @@ QKV: Final = frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V})
 PLAIN_ROPE: Final = frozenset({"default", "linear", "yarn", "dynamic"})
 """What a graph computes that passes no rope factors."""
 
-KEYS: Final = (
-    "block_count",
-    "context_length",
-    "embedding_length",
-    "feed_forward_length",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "rope.freq_base",
-    "attention.layer_norm_rms_epsilon",
-    "attention.key_length",
-    "attention.value_length",
-)
+KEYS: Final = DECODER_KEYS
 """What the common loader reads for every graph here; those with LayerNorm replace the epsilon's name."""
 KEYS_LAYER_NORM: Final = tuple(
     "attention.layer_norm_epsilon" if k == "attention.layer_norm_rms_epsilon" else k for k in KEYS

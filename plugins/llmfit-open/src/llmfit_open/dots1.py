@@ -8,6 +8,7 @@ from typing import Any
 from llmfit_core import (
     DECODER_CONFIG,
     PRE_NORM_DECODER,
+    SLIDING_ATTENTION,
     Architecture,
     Asserts,
     Fix,
@@ -30,7 +31,7 @@ from llmfit_open.common import (
     common_fixes,
     kinds_of_layer,
 )
-from llmfit_open.layers import SLIDING, WINDOW
+from llmfit_open.layers import WINDOW
 from llmfit_open.olmo import NORMED_QK, no_groups
 
 _MLP = "model.layers.{layer}.mlp"
@@ -66,7 +67,7 @@ def kinds(hparams: Mapping[str, Any], layer: int) -> frozenset[str]:
 def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     """The window, if any layer has one, and whether there are shared experts."""
     stated, layers = kinds_of_layer(hparams), hparams["block_count"]
-    slides = SLIDING in stated if stated is not None else hparams["window_from_layer"] < layers
+    slides = SLIDING_ATTENTION in stated if stated is not None else hparams["window_from_layer"] < layers
     return {
         WINDOW: hparams.get("stated_window") if slides else None,
         "shares": hparams["expert_shared_count"] > 0,

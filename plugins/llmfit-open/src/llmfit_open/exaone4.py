@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmfit_core import DECODER_CONFIG, Architecture, Fix, Graph, Limit, Link, Reads, Role
+from llmfit_core import (
+    DECODER_CONFIG,
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    WINDOW_PATTERN,
+    Architecture,
+    Fix,
+    Graph,
+    Limit,
+    Link,
+    Reads,
+    Role,
+)
 from llmfit_open.common import (
     ENDS,
     KEYS,
@@ -21,8 +33,7 @@ from llmfit_open.common import (
 
 LARGE = 64
 """The one number of layers at which llama.cpp's exaone4 has windows, and full layers without rope."""
-WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
-FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOW = "attention.sliding_window"
 
 
 def kinds(hparams: Mapping[str, Any]) -> tuple[str, ...]:
@@ -32,9 +43,9 @@ def kinds(hparams: Mapping[str, Any]) -> tuple[str, ...]:
         return stated
     pattern = hparams.get("sliding_window_pattern", 4)
     if isinstance(pattern, int) and pattern > 0:
-        return tuple(SLIDING if (i + 1) % pattern else FULL for i in layers)
+        return tuple(SLIDING_ATTENTION if (i + 1) % pattern else FULL_ATTENTION for i in layers)
     if isinstance(pattern, str) and pattern and not pattern.strip("LG") and pattern[layers[-1] % len(pattern)] == "G":
-        return tuple(SLIDING if pattern[i % len(pattern)] == "L" else FULL for i in layers)
+        return tuple(SLIDING_ATTENTION if pattern[i % len(pattern)] == "L" else FULL_ATTENTION for i in layers)
     raise wrong(f"sliding_window_pattern in config.json is {pattern!r:.80}, and layer_types is missing")
 
 
@@ -47,31 +58,31 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
         raise wrong("sliding_window in config.json is 0, a window that sees nothing")
     if window is None:
         # With a window as long as the context, every layer of the large one may have rope and see everything.
-        all_seen = {WINDOW: hparams["context_length"], PATTERN: (True,) * LARGE}
+        all_seen = {WINDOW: hparams["context_length"], WINDOW_PATTERN: (True,) * LARGE}
         return {"kinds_computed": True, **(all_seen if large else {})}
     found = kinds(hparams)
     if large:
         # The loader dies of a large model in which no layer has the window.
-        return {"kinds_computed": SLIDING in found, WINDOW: window, PATTERN: tuple(k == SLIDING for k in found)}
-    computed = FULL not in found and bool(hparams.get("layer_types"))
+        return {"kinds_computed": SLIDING_ATTENTION in found, WINDOW: window, WINDOW_PATTERN: tuple(k == SLIDING_ATTENTION for k in found)}
+    computed = FULL_ATTENTION not in found and bool(hparams.get("layer_types"))
     return {"kinds_computed": computed, **({"unseen.sliding_window": window} if computed else {})}
 
 
 def told(hparams: Mapping[str, Any]) -> dict[str, object]:
     """Back from the keys of a large model's GGUF file."""
-    window, pattern = hparams[WINDOW], hparams.get(PATTERN, 4)
+    window, pattern = hparams[WINDOW], hparams.get(WINDOW_PATTERN, 4)
     if isinstance(pattern, int):
         pattern = [bool(pattern) and i % pattern < pattern - 1 for i in range(hparams["block_count"])]
     if window >= hparams["context_length"] and all(pattern):
-        return {"layer_types": (FULL,) * hparams["block_count"]}
-    return {"sliding_window": window, "layer_types": tuple(SLIDING if p else FULL for p in pattern)}
+        return {"layer_types": (FULL_ATTENTION,) * hparams["block_count"]}
+    return {"sliding_window": window, "layer_types": tuple(SLIDING_ATTENTION if p else FULL_ATTENTION for p in pattern)}
 
 
 def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
     """What the loader takes: a window of 4096 in three layers of four at 64 layers, none otherwise."""
     if keys["block_count"] == LARGE:
         return {WINDOW: 4096}
-    return {"layer_types": (FULL,) * keys["block_count"]}
+    return {"layer_types": (FULL_ATTENTION,) * keys["block_count"]}
 
 
 EXAONE4 = Architecture(
@@ -104,7 +115,7 @@ EXAONE4 = Architecture(
             format="gguf",
             name="exaone4",
             engine="llama.cpp",
-            keys=(*KEYS, "vocab_size", WINDOW, PATTERN),
+            keys=(*KEYS, "vocab_size", WINDOW, WINDOW_PATTERN),
             fixes=common_fixes("exaone4", square=True)
             | {
                 "kinds_computed": Fix(

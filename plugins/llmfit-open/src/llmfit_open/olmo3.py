@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmfit_core import Architecture, Fix, Graph, Reads
+from llmfit_core import (
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    WINDOW_PATTERN,
+    Architecture,
+    Fix,
+    Graph,
+    Reads,
+    kinds_by_pattern,
+)
 from llmfit_open.common import KEYS, PLAIN_ROPE, QKV, common_fixes, wrong
-from llmfit_open.layers import FULL, PATTERN, SLIDING, WINDOW, kinds_by, kinds_or_every
+from llmfit_open.layers import WINDOW, kinds_or_every
 from llmfit_open.olmo import OLMO2
 
 EVERY = 4
@@ -24,7 +33,7 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     """
     found = kinds_or_every(hparams, EVERY)
     base, own = hparams["rope.freq_base"], hparams.get(BASE_SLIDING)
-    if own is None and base != USUAL_BASE and SLIDING in found:
+    if own is None and base != USUAL_BASE and SLIDING_ATTENTION in found:
         raise wrong(
             f"rope_theta in config.json is {base:g}, which is all layers' in some versions of transformers and in others only "
             "theirs that see everything; rope_parameters can state it for each kind"
@@ -32,24 +41,24 @@ def derived(hparams: Mapping[str, Any]) -> dict[str, object]:
     return {
         "layer_types": found,
         "one_base": own in (None, base),
-        "slides": SLIDING in found,
-        f"rope_type.{SLIDING}": hparams.get(f"rope_type.{SLIDING}", "default"),
+        "slides": SLIDING_ATTENTION in found,
+        f"rope_type.{SLIDING_ATTENTION}": hparams.get(f"rope_type.{SLIDING_ATTENTION}", "default"),
     }
 
 
 def written(hparams: Mapping[str, Any]) -> dict[str, object]:
     """Which layers slide, and from which base they turn; without a window none does."""
     found = hparams["layer_types"]
-    if SLIDING not in found:
+    if SLIDING_ATTENTION not in found:
         return {WINDOW: None}
-    return {PATTERN: [k == SLIDING for k in found], BASE_KEY: hparams["rope.freq_base"]}
+    return {WINDOW_PATTERN: [k == SLIDING_ATTENTION for k in found], BASE_KEY: hparams["rope.freq_base"]}
 
 
 def assumed(keys: Mapping[str, Any]) -> dict[str, object]:
     """What the loader takes where a file is silent; without a window no layer slides."""
-    pattern = keys.get(PATTERN, EVERY) if keys.get(WINDOW) else 1
+    pattern = keys.get(WINDOW_PATTERN, EVERY) if keys.get(WINDOW) else 1
     # A window of no layer, and yet transformers wants a number.
-    return {"layer_types": kinds_by(pattern, keys["block_count"]), **({} if keys.get(WINDOW) else {WINDOW: 4096})}
+    return {"layer_types": kinds_by_pattern(pattern, keys["block_count"]), **({} if keys.get(WINDOW) else {WINDOW: 4096})}
 
 
 OLMO3 = Architecture(
@@ -70,7 +79,7 @@ OLMO3 = Architecture(
             format="gguf",
             name="olmo2",
             engine="llama.cpp",
-            keys=(*KEYS, WINDOW, PATTERN, BASE_KEY),
+            keys=(*KEYS, WINDOW, WINDOW_PATTERN, BASE_KEY),
             fixes=common_fixes("olmo2", square=True)
             | {
                 "one_base": Fix(
@@ -78,7 +87,7 @@ OLMO3 = Architecture(
                     why="the layers that slide rotate from a base of their own, and the olmo2 graph has one for all",
                     unless=lambda hp: not hp["slides"],
                 ),
-                f"rope_type.{SLIDING}": Fix(
+                f"rope_type.{SLIDING_ATTENTION}": Fix(
                     values=("default",),
                     why="the olmo2 graph has plain rope in layers that slide",
                     unless=lambda hp: not hp["slides"],
@@ -94,5 +103,5 @@ OLMO3 = Architecture(
     shapes=OLMO2.shapes,
     hparams=derived,
     waived=OLMO2.waived,
-    rope_kinds={FULL: "rope_theta", SLIDING: "rope_theta_sliding"},
+    rope_kinds={FULL_ATTENTION: "rope_theta", SLIDING_ATTENTION: "rope_theta_sliding"},
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmfit_core import (
     DECODER_CONFIG,
+    DECODER_KEYS,
     PRE_NORM_DECODER,
     Architecture,
     Asserts,
@@ -170,16 +171,7 @@ MIXTURE_CONFIG: dict[str, Reads | Asserts | Ignores] = {
 }
 
 KEYS = (
-    "block_count",
-    "context_length",
-    "embedding_length",
-    "feed_forward_length",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "rope.freq_base",
-    "attention.layer_norm_rms_epsilon",
-    "attention.key_length",
-    "attention.value_length",
+    *DECODER_KEYS,
     "expert_count",
     "expert_used_count",
     "expert_feed_forward_length",

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmfit_core import Form
-from llmfit_core.exponential import NegativeExp, NegativeLog
-from llmfit_core.transform import Concat, Reshape, Slice, Transpose, regroup, ungroup
+from llmfit_core.exponential import NegativeExp
+from llmfit_core.grouping import regroup, ungroup
+from llmfit_core.transform import Concat, Reshape, Slice, Transpose
 
 if TYPE_CHECKING:
     from llmfit_core.tensors import Tensor
@@ -74,7 +75,7 @@ def _columns(tensor: Tensor, hparams: Mapping[str, Any], turn: Any) -> Tensor:
 
 FORMS = {
     CONV: Form(there=lambda t, _: _flat(t), back=lambda t, _: _deep(t)),
-    DECAY: Form(there=lambda t, _: NegativeExp(t), back=lambda t, _: NegativeLog(t)),
+    DECAY: Form(there=lambda t, _: NegativeExp(t), back=lambda t, _: NegativeExp(t, inverse=True)),
 }
 FORMS_35 = {
     NET_V: _rows(VALUE_SIZE),
@@ -84,7 +85,7 @@ FORMS_35 = {
     STEP: _rows(""),
     DECAY: Form(
         there=lambda t, hp: NegativeExp(in_turns(t, hp, 1)),
-        back=lambda t, hp: NegativeLog(together(t, hp, 1)),
+        back=lambda t, hp: NegativeExp(together(t, hp, 1), inverse=True),
     ),
     CONV: Form(
         there=lambda t, hp: _kernel(_flat(t), hp, in_turns),

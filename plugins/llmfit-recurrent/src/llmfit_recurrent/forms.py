@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from llmfit_core import PRE_NORM_DECODER, Asserts, Fix, Form, Fused, Ignores, Link, Reads, Role, Slot
-from llmfit_core.exponential import NegativeExp, NegativeLog
+from llmfit_core.exponential import NegativeExp
 from llmfit_core.transform import Reshape
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ KERNEL_FORM: Final = Form(there=_flat, back=_deep)
 
 MAMBA_FORMS: Final = {
     CONV: KERNEL_FORM,
-    DECAY: Form(there=lambda t, _: NegativeExp(t), back=lambda t, _: NegativeLog(t)),
+    DECAY: Form(there=lambda t, _: NegativeExp(t), back=lambda t, _: NegativeExp(t, inverse=True)),
 }
 MAMBA2_FORMS: Final = {
     CONV: KERNEL_FORM,
-    DECAY: Form(there=lambda t, _: NegativeExp(_column(t)), back=lambda t, _: NegativeLog(_vector(t))),
+    DECAY: Form(there=lambda t, _: NegativeExp(_column(t)), back=lambda t, _: NegativeExp(_vector(t), inverse=True)),
     SKIP: Form(there=lambda t, _: _column(t), back=lambda t, _: _vector(t)),
     NORM: Form(there=lambda t, hp: _by_group(t, hp), back=lambda t, _: _vector(t)),
 }
